@@ -1,0 +1,159 @@
+"""What clients send to the chat routes, and what it means for the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from llamaserve.chat import ChatParams
+from llamaserve.params import Limit, UInt
+from llamaserve.server.body import check_depth
+from llamaserve.server.errors import ApiError
+from llamaserve.server.request_fields import GenerationRequest
+
+DEFAULT_TOP_LOGPROBS = 20
+
+
+class ChatRequest(GenerationRequest, kw_only=True):
+    """Body of `/v1/chat/completions` and of the routes that take the same chats."""
+
+    messages: list[dict[str, Any]]
+    """`[{"role": "user", "content": "..."}, ...]`; content is text, or parts like `{"type": "text", "text": "..."}`."""
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the model may call."""
+    tool_choice: str | dict[str, Any] | None = None
+    """"auto", "none", "required", or `{"type": "function", "function": {"name": "..."}}`."""
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    """`{"type": "json_object"}` or `{"type": "json_schema", "json_schema": {"schema": {}}}`."""
+    logprobs: bool | int | None = None
+    """Return the log probabilities of the tokens."""
+    top_logprobs: UInt | None = None
+    """How many alternatives of each token to return, with `logprobs`."""
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | str | None = None
+    """Go on with the last (assistant) message."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Variables for the template, such as `enable_thinking`."""
+    reasoning_format: str | None = None
+    """Where thoughts go: "none" leaves them in `content`, "deepseek" moves them to `reasoning_content`."""
+    reasoning_effort: str | None = None
+    reasoning_budget_tokens: Limit | None = None
+    """Most tokens to think with; -1 for no limit."""
+    thinking_budget_tokens: Limit | None = None
+    """Same as `reasoning_budget_tokens`."""
+    reasoning_budget_message: str | None = None
+
+
+def chat_params(request: ChatRequest) -> ChatParams:
+    """What the template needs. Raises `ApiError` (400) for a chat that is no chat."""
+    for name in ("messages", "tools", "json_schema", "response_format", "chat_template_kwargs"):
+        check_depth(getattr(request, name), name)
+    _check_messages(request.messages)
+    tools, tool_choice = _tools(request)
+    schema = _schema(request)
+    grammar = request.grammar or ""
+    if schema is not None and grammar:
+        raise ApiError(400, "'grammar' can't be used together with 'json_schema' or 'response_format'")
+    if tools and tool_choice != "none" and grammar:
+        raise ApiError(400, "'grammar' can't be used together with 'tools'")
+    if request.logprobs and tools and request.streams:
+        raise ApiError(400, "'logprobs' can't be used together with 'tools' in a stream")
+    return ChatParams(
+        messages=request.messages,
+        tools=tools or None,
+        tool_choice=tool_choice,
+        parallel_tool_calls=request.parallel_tool_calls,
+        json_schema=schema,
+        grammar=grammar,
+        add_generation_prompt=request.add_generation_prompt is not False,
+        continue_final_message=request.continue_final_message or False,
+        reasoning_format=request.reasoning_format,
+        reasoning_effort=request.reasoning_effort,
+        reasoning_budget_tokens=_budget(request),
+        reasoning_budget_message=request.reasoning_budget_message,
+        chat_template_kwargs=request.chat_template_kwargs or {},
+        stream=request.streams,
+    )
+
+
+def sampling(request: ChatRequest, stops: list[str], default_stop: str | list[str] | None) -> ChatRequest:
+    """The request as completion parameters: with the template's stop texts, without what the template dealt with."""
+    stop = default_stop if request.stop is None else request.stop
+    own = [stop] if isinstance(stop, str) else list(stop or ())
+    n_probs = request.n_probs
+    if request.logprobs:
+        n_probs = DEFAULT_TOP_LOGPROBS if request.top_logprobs is None else request.top_logprobs
+    elif request.top_logprobs is not None:
+        raise ApiError(400, "'top_logprobs' needs 'logprobs' to be true")
+    return msgspec.structs.replace(request, stop=(own + stops) or None, n_probs=n_probs, grammar=None, json_schema=None)
+
+
+def _check_messages(messages: list[dict[str, Any]]) -> None:
+    for i, message in enumerate(messages):
+        where = f"messages[{i}]"
+        role = message.get("role", "")
+        if not isinstance(role, str):
+            raise ApiError(400, f"Field '{where}.role': expected a string")
+        if role == "assistant":
+            if "content" not in message and "tool_calls" not in message:
+                raise ApiError(400, f"Field '{where}': an assistant message needs 'content' or 'tool_calls'")
+        elif "content" not in message:
+            raise ApiError(400, f"Field '{where}': 'content' is required")
+        _check_content(message.get("content"), f"{where}.content")
+
+
+def _check_content(content: Any, where: str) -> None:
+    if content is None or isinstance(content, str):
+        return
+    if not isinstance(content, list):
+        raise ApiError(400, f"Field '{where}': expected a string or a list of parts")
+    for i, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in ("image_url", "input_audio", "input_video", "video_url"):
+            raise ApiError(501, f"Field '{where}[{i}]': images, audio and video are not supported yet")
+        if kind != "text" or not isinstance(part.get("text"), str):
+            raise ApiError(400, f'Field \'{where}[{i}]\': expected {{"type": "text", "text": "..."}}')
+
+
+def _tools(request: ChatRequest) -> tuple[list[dict[str, Any]], str]:
+    tools = request.tools or []
+    choice = request.tool_choice
+    if choice is None:
+        return tools, "auto"
+    if isinstance(choice, str):
+        return tools, choice
+    # One function by name: the model must call one of the tools, and is shown that one only.
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    named = [t for t in tools if isinstance(t.get("function"), dict) and t["function"].get("name") == name]
+    if not named:
+        raise ApiError(400, f"Field 'tool_choice': there is no tool named {name!r}")
+    return named, "required"
+
+
+def _schema(request: ChatRequest) -> Any:
+    schema = request.json_schema
+    wanted = request.response_format or {}
+    kind = wanted.get("type")
+    if kind == "json_object":
+        if "schema" in wanted or not schema:
+            schema = wanted.get("schema", {})
+    elif kind == "json_schema":
+        wrapper = wanted.get("json_schema")
+        schema = wrapper.get("schema", {}) if isinstance(wrapper, dict) else {}
+    elif kind not in (None, "", "text"):
+        raise ApiError(
+            400, f'Field \'response_format.type\': expected "text", "json_object" or "json_schema", got {kind!r}'
+        )
+    if schema is not None and not isinstance(schema, (dict, bool)):
+        raise ApiError(400, "the JSON schema must be an object")
+    # No keyword at all means any object here, not any value.
+    return {"type": "object"} if schema == {} else schema
+
+
+def _budget(request: ChatRequest) -> int | None:
+    own = request.reasoning_budget_tokens
+    budget = request.thinking_budget_tokens if own is None else own
+    return None if budget == -1 else budget

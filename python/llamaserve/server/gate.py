@@ -1,0 +1,106 @@
+"""What happens to every request before it is routed: CORS, loading, API keys."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Iterable
+
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from llamaserve.server import errors
+from llamaserve.server.errors import ApiError
+from llamaserve.server.state import ServerState, loading
+
+_LOCAL_ORIGIN = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Gate:
+    """Wraps the app. CORS preflights are answered here, and so are requests that may not pass."""
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self._app = app
+        self._state = state
+        self._cors = Cors(state)
+        self._keys = [key.encode() for key in state.settings.api_keys]
+        prefix = state.settings.api_prefix
+        self._pages = {f"{prefix}/", f"{prefix}/index.html", prefix}
+        self._public = self._pages | {f"{prefix}/health", f"{prefix}/v1/health"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP:
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        extra = self._cors.headers(headers.get(b"origin", b""))
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *extra]
+            await send(message)
+
+        if scope["method"] == "OPTIONS":
+            await _respond(send_with_headers, 200, b"", [(b"content-type", b"text/html"), *self._cors.preflight])
+            return
+        path = scope["path"]
+        refusal: ApiError | None = None
+        if self._state.engine is None and path not in self._pages:
+            refusal = loading()
+        elif self._keys and path not in self._public and not self._key_fits(headers):
+            refusal = ApiError(401, "Invalid API Key")
+        if refusal is None:
+            await self._app(scope, receive, send_with_headers)
+            return
+        info = errors.info_of(refusal)
+        more = [(name.lower().encode(), value.encode()) for name, value in errors.headers_of(info).items()]
+        content_type = (b"content-type", b"application/json")
+        await _respond(send_with_headers, info.code, errors.body_of(info), [content_type, *more])
+
+    def _key_fits(self, headers: dict[bytes, bytes]) -> bool:
+        sent = headers.get(b"authorization") or headers.get(b"x-api-key", b"")
+        sent = sent.removeprefix(b"Bearer ")
+        # All keys are compared, and in constant time, so that timing tells nothing about them.
+        return sum(hmac.compare_digest(sent, key) for key in self._keys) > 0
+
+
+class Cors:
+    """The answer to "may this page call us?", after the --cors-* flags."""
+
+    def __init__(self, state: ServerState) -> None:
+        s = state.settings
+        self._origins = set(s.cors_origins)
+        self._any = "*" in self._origins
+        self._credentials = s.cors_credentials
+        self.preflight: Headers = [
+            (b"access-control-allow-credentials", b"true" if s.cors_credentials else b"false"),
+            (b"access-control-allow-methods", _joined(s.cors_methods)),
+            (b"access-control-allow-headers", _joined(s.cors_headers)),
+        ]
+
+    def headers(self, origin: bytes) -> Headers:
+        allowed = self._allowed(origin.decode("latin-1"))
+        if not allowed:
+            return []
+        headers = [(b"access-control-allow-origin", allowed.encode("latin-1"))]
+        return headers if allowed == "*" else [*headers, (b"vary", b"Origin")]
+
+    def _allowed(self, origin: str) -> str:
+        if self._any:
+            # A browser refuses "*" for requests with credentials, so the origin itself is answered.
+            return (origin or "*") if self._credentials else "*"
+        if origin in self._origins or ("localhost" in self._origins and _LOCAL_ORIGIN.fullmatch(origin)):
+            return origin
+        return ""
+
+
+def _joined(items: Iterable[str]) -> bytes:
+    return ", ".join(items).encode("latin-1")
+
+
+async def _respond(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,125 @@
+"""The completions that one HTTP request asks for: started together, read as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from llamaserve.engine import Engine
+from llamaserve.params import ChatConstraint, CompletionParams, Prompt
+from llamaserve.results import Chunk, Completion, Finish, TokenProb
+
+if TYPE_CHECKING:
+    from llamaserve._events import AsyncStream
+
+Batch: TypeAlias = Sequence[tuple[int, list[Chunk]]]
+"""Chunks that came together, with the index of the completion they belong to."""
+
+LONG_TEXT = 4096
+"""Characters from which a prompt is tokenized in a worker thread instead of on the event loop."""
+
+
+@dataclass
+class Job:
+    """One completion."""
+
+    prompt: Prompt
+    params: CompletionParams
+    constraint: ChatConstraint | None = None
+
+
+@dataclass
+class Collected:
+    """One completion while its chunks come in."""
+
+    tokens: list[int] = field(default_factory=list)
+    probs: list[TokenProb] = field(default_factory=list)
+    finish: Finish | None = None
+
+    def add(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            self.tokens += chunk.tokens
+            self.probs += chunk.probs
+            self.finish = chunk.finish or self.finish
+
+    def completion(self) -> Completion:
+        assert self.finish is not None
+        return Completion(self.finish.text, tuple(self.tokens), self.finish, tuple(self.probs))
+
+
+class Generation:
+    """Runs jobs on the engine. Close it, or what is still running runs on."""
+
+    def __init__(self, engine: Engine, jobs: list[Job]) -> None:
+        self._engine = engine
+        self._jobs = jobs
+        self._streams: list[AsyncStream] = []
+        self._queue: asyncio.Queue[tuple[int, list[Chunk] | Exception]] = asyncio.Queue()
+        self._readers: list[asyncio.Task[None]] = []
+        self._running = 0
+
+    async def start(self) -> None:
+        """Hands the jobs to the engine. Raises `RequestError` where it refuses one."""
+        prompts: dict[int, Prompt] = {}
+        for job in self._jobs:
+            key = id(job.prompt)
+            if key not in prompts:
+                prompts[key] = await _tokenized(self._engine, job.prompt)
+            self._streams.append(self._engine.astream(prompts[key], job.params, constraint=job.constraint))
+        self._running = len(self._streams)
+        if self._running > 1:
+            self._readers = [asyncio.create_task(self._read(i, s)) for i, s in enumerate(self._streams)]
+
+    async def next(self) -> Batch:
+        """What came since the last call, at least one chunk; empty at the end. Raises what ended any of the streams."""
+        if not self._readers:
+            # The usual case, one completion, needs no queue.
+            chunks = await self._streams[0].chunks()
+            return ((0, chunks),) if chunks else ()
+        batch: list[tuple[int, list[Chunk]]] = []
+        while self._running and not batch:
+            index, item = await self._queue.get()
+            while True:
+                if isinstance(item, Exception):
+                    raise item
+                if item:
+                    batch.append((index, item))
+                else:
+                    self._running -= 1
+                if self._queue.empty():
+                    break
+                index, item = self._queue.get_nowait()
+        return batch
+
+    async def collect(self) -> list[Completion]:
+        """Waits for all completions."""
+        parts = [Collected() for _ in self._jobs]
+        while batch := await self.next():
+            for index, chunks in batch:
+                parts[index].add(chunks)
+        return [part.completion() for part in parts]
+
+    def close(self) -> None:
+        """Cancels what is left."""
+        for reader in self._readers:
+            reader.cancel()
+        for stream in self._streams:
+            stream.close()
+
+    async def _read(self, index: int, stream: AsyncStream) -> None:
+        try:
+            while True:
+                chunks = await stream.chunks()
+                self._queue.put_nowait((index, chunks))
+                if not chunks:
+                    return
+        except Exception as e:
+            self._queue.put_nowait((index, e))
+
+
+async def _tokenized(engine: Engine, prompt: Prompt) -> Prompt:
+    if isinstance(prompt, str) and len(prompt) > LONG_TEXT:
+        return await asyncio.to_thread(engine.tokenize, prompt, add_special=True)
+    return prompt

@@ -1,0 +1,67 @@
+"""`/metrics` for Prometheus, under llama-server's names."""
+
+from __future__ import annotations
+
+import asyncio
+
+from litestar import Response, get
+from litestar.datastructures import State
+
+from llamaserve.results import Metrics
+from llamaserve.server.errors import ApiError
+from llamaserve.server.state import ServerState
+
+MEDIA_TYPE = "text/plain; version=0.0.4"
+
+
+@get("/metrics", media_type=MEDIA_TYPE, summary="Metrics for Prometheus", tags=["llama-server"])
+async def get_metrics(state: State) -> Response[str]:
+    """Needs `--metrics`. The rates are averages since the previous call."""
+    server: ServerState = state.server
+    if not server.settings.metrics:
+        raise ApiError(501, "/metrics is switched off; start the server with --metrics")
+    metrics = await asyncio.to_thread(server.ready_engine().metrics, reset_window=True)
+    headers = {"Process-Start-Time-Unix": str(int(server.started_at))}
+    return Response(render(metrics), media_type=MEDIA_TYPE, headers=headers)
+
+
+def render(m: Metrics) -> str:
+    """Prometheus' text format."""
+    counters: list[tuple[str, str, float]] = [
+        ("prompt_tokens_total", "Prompt tokens computed; cached ones are not counted", m.prompt_tokens_total),
+        ("prompt_tokens_cached_total", "Prompt tokens that came from the cache", m.prompt_tokens_cached_total),
+        ("prompt_seconds_total", "Time spent on prompts", m.prompt_seconds_total),
+        ("tokens_predicted_total", "Tokens generated", m.tokens_predicted_total),
+        ("tokens_predicted_seconds_total", "Time spent generating", m.tokens_predicted_seconds_total),
+        ("n_decode_total", "Calls of llama_decode", m.n_decode_total),
+        ("n_tokens_max", "Longest sequence so far, prompt and output", m.n_tokens_max),
+        ("spec_decode_num_draft_tokens_total", "Tokens drafted by speculative decoding", 0),
+        ("spec_decode_num_accepted_tokens_total", "Drafted tokens that the model accepted", 0),
+        ("spec_decode_num_drafts_total", "Drafts that the model verified", 0),
+    ]
+    gauges: list[tuple[str, str, float]] = [
+        ("prompt_tokens_seconds", "Prompt tokens a second", _rate(m.prompt_tokens_window, m.prompt_seconds_window)),
+        (
+            "predicted_tokens_seconds",
+            "Generated tokens a second",
+            _rate(m.tokens_predicted_window, m.tokens_predicted_seconds_window),
+        ),
+        ("requests_processing", "Requests being processed", m.requests_processing),
+        ("requests_deferred", "Requests waiting for a slot", m.requests_deferred),
+        ("n_busy_slots_per_decode", "Busy slots for each call of llama_decode", _busy(m)),
+        ("kv_cells_used", "KV cells in use", m.kv_cells_used),
+    ]
+    return "".join(_lines(kind, item) for kind, items in (("counter", counters), ("gauge", gauges)) for item in items)
+
+
+def _lines(kind: str, item: tuple[str, str, float]) -> str:
+    name, text, value = item
+    return f"# HELP llamacpp:{name} {text}\n# TYPE llamacpp:{name} {kind}\nllamacpp:{name} {value}\n"
+
+
+def _rate(n: int, seconds: float) -> float:
+    return n / seconds if seconds > 0 else 0.0
+
+
+def _busy(m: Metrics) -> float:
+    return m.n_busy_slots_total / max(m.n_decode_total, 1)

@@ -1,0 +1,138 @@
+"""`/v1/completions`: OpenAI's text completions."""
+
+from __future__ import annotations
+
+import msgspec
+from litestar import post
+from litestar.datastructures import State
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.types import ASGIApp
+
+from llamaserve.engine import Engine
+from llamaserve.results import Chunk, Completion, Finish
+from llamaserve.server.body import JsonBody
+from llamaserve.server.errors import RESPONSES, ApiError
+from llamaserve.server.generation import Batch, Generation, Job
+from llamaserve.server.native import final
+from llamaserve.server.native_schema import CompletionRequest
+from llamaserve.server.openai_schema import TextChoice, TextCompletion, finish_reason, stamp, usage_of
+from llamaserve.server.probs import Logprobs, probabilities, shown_probs
+from llamaserve.server.prompts import prompts_of
+from llamaserve.server.request_fields import check_supported, jobs_of, ping_interval
+from llamaserve.server.responder import DONE, Responder, frame
+from llamaserve.server.state import ServerState
+
+_encode = msgspec.json.Encoder().encode
+
+
+class TextCompletionRequest(CompletionRequest, kw_only=True):
+    """Body of `/v1/completions`: OpenAI's fields, and all of `/completion`."""
+
+    echo: bool | None = None
+    """Not supported."""
+    suffix: str | None = None
+    """Not supported."""
+
+
+@post(
+    "/v1/completions",
+    status_code=200,
+    dto=JsonBody[TextCompletionRequest],
+    return_dto=None,
+    responses={200: ResponseSpec(TextCompletion, description="The completion"), **RESPONSES},
+    summary="Complete a prompt",
+    tags=["OpenAI"],
+)
+async def complete_text(data: TextCompletionRequest, state: State) -> ASGIApp:
+    """Completes a prompt. With `"stream": true` the answer is a stream of server-sent events."""
+    server: ServerState = state.server
+    engine = server.ready_engine()
+    check_supported(data)
+    if data.echo:
+        raise ApiError(400, "Field 'echo': returning the prompt is not supported")
+    if data.suffix:
+        raise ApiError(400, "Field 'suffix': inserting text is not supported here; see /infill")
+    jobs = jobs_of(engine, prompts_of(data.prompt, engine.info.n_vocab), data)
+    return Responder(
+        Generation(engine, jobs),
+        TextAnswer(engine, server, data, jobs),
+        stream=data.streams,
+        ping_interval=ping_interval(data, server.settings.sse_ping_interval),
+    )
+
+
+class TextAnswer:
+    """Writes completions in OpenAI's form."""
+
+    def __init__(self, engine: Engine, server: ServerState, request: TextCompletionRequest, jobs: list[Job]) -> None:
+        self._engine = engine
+        self._request = request
+        self._jobs = jobs
+        self._verbose = server.verbose if request.verbose is None else request.verbose
+        self._post = bool(request.post_sampling_probs)
+        self._stamp = stamp(server.model_name, server.build_info)
+        # The events of one choice differ in their text alone, so what is around it is made once.
+        self._around = [self._surroundings(i) for i in range(len(jobs))]
+
+    def _surroundings(self, index: int) -> tuple[bytes, bytes]:
+        before, after = _encode(self._event(TextChoice("", index, None, None))).split(b'"text":""', 1)
+        return b"data: " + before + b'"text":', after + b"\n\n"
+
+    def _event(self, choice: TextChoice) -> TextCompletion:
+        s = self._stamp
+        return TextCompletion([choice], s.created, s.model, s.system_fingerprint, s.id)
+
+    async def frames(self, batch: Batch) -> bytes:
+        out: list[bytes] = []
+        for index, chunks in batch:
+            before, after = self._around[index]
+            for chunk in chunks:
+                if chunk.timings is not None or chunk.probs or chunk.progress is not None:
+                    out.append(self._rich(index, chunk))
+                elif chunk.text:
+                    out += (before, _encode(chunk.text), after)
+        return b"".join(out)
+
+    def _rich(self, index: int, chunk: Chunk) -> bytes:
+        out = b""
+        if chunk.text or chunk.probs or chunk.progress is not None:
+            event = self._event(TextChoice(chunk.text, index, self._logprobs(chunk), None))
+            if chunk.timings is not None and self._request.timings_per_token:
+                event.timings = chunk.timings
+            if chunk.progress is not None:
+                event.prompt_progress = chunk.progress
+            out = frame(_encode(event))
+        if chunk.finish is not None:
+            out += frame(_encode(self._last(index, chunk.finish)))
+        return out
+
+    def _last(self, index: int, finish: Finish) -> TextCompletion:
+        event = self._event(TextChoice("", index, None, finish_reason(finish)))
+        event.usage = usage_of([finish], 1)
+        event.timings = finish.timings
+        if self._verbose:
+            params = self._jobs[index].params
+            event.verbose = final(self._engine, self._stamp.model, index, finish, params, stream=True)
+        return event
+
+    def _logprobs(self, chunk: Chunk) -> Logprobs | None:
+        return Logprobs(probabilities(chunk.probs, self._post)) if chunk.probs else None
+
+    def end(self) -> bytes:
+        return DONE
+
+    async def whole(self, completions: list[Completion]) -> bytes:
+        s = self._stamp
+        choices: list[TextChoice] = []
+        for i, completion in enumerate(completions):
+            probs = shown_probs(self._engine, completion)
+            logprobs = Logprobs(probabilities(probs, self._post)) if probs else None
+            choices.append(TextChoice(completion.text, i, logprobs, finish_reason(completion.finish)))
+        body = TextCompletion(choices, s.created, s.model, s.system_fingerprint, s.id)
+        first = completions[0].finish
+        body.usage = usage_of([c.finish for c in completions], self._request.choices)
+        body.timings = first.timings
+        if self._verbose:
+            body.verbose = final(self._engine, s.model, 0, first, self._jobs[0].params, stream=False)
+            body.verbose.content = first.text
+        return _encode(body)

@@ -1,0 +1,40 @@
+"""What the whole server shares: the engine once it is loaded, and the settings."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from llamaserve.engine import Engine
+from llamaserve.server.errors import ApiError
+
+if TYPE_CHECKING:
+    from llamaserve.options import ServerSettings
+
+
+@dataclass
+class ServerState:
+    """One server. `engine` is `None` until the model is loaded."""
+
+    settings: ServerSettings
+    model_name: str
+    """Name that responses carry: the first alias, or the model's path or repository."""
+    aliases: list[str] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    build_info: str = "b0"
+    """Build of llama.cpp, as `system_fingerprint` tells it."""
+    verbose: bool = False
+    """Add `__verbose` to OpenAI responses."""
+    engine: Engine | None = None
+    started_at: float = field(default_factory=time.time)
+
+    def ready_engine(self) -> Engine:
+        """The engine. Raises `ApiError` (503) while there is none."""
+        if self.engine is None:
+            raise loading()
+        return self.engine
+
+
+def loading() -> ApiError:
+    return ApiError(503, "Loading model")
