@@ -30,7 +30,19 @@ STAMP = ".llamaserve-stamp"
 FILE_TIME = 1577836800
 
 # What our own source archive leaves out of the tree: it is not needed to build.
-NOT_BUNDLED = ("models", "docs", "media", "benches", "examples", "pocs", "tests", "ci", "gguf-py", "conversion", "skills")
+NOT_BUNDLED = (
+    "models",
+    "docs",
+    "media",
+    "benches",
+    "examples",
+    "pocs",
+    "tests",
+    "ci",
+    "gguf-py",
+    "conversion",
+    "skills",
+)
 
 
 class FetchError(Exception):
@@ -53,8 +65,8 @@ class Lock:
 
 def read_lock(path: Path = THIRD_PARTY / "llama_cpp.lock") -> Lock:
     entries = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        line = line.strip()
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        line = text.strip()
         if not line or line.startswith("#"):
             continue
         key, separator, value = (part.strip() for part in line.partition("="))
@@ -93,7 +105,9 @@ def download(lock: Lock, directory: Path) -> Path:
         *(sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps", "--no-build-isolation"),
         *("--no-binary", lock.package, "--dest", str(directory), f"{lock.package}=={lock.version}"),
     ]
-    print(f"llamaserve: downloading {lock.package} {lock.version}, which carries llama.cpp", file=sys.stderr, flush=True)
+    print(
+        f"llamaserve: downloading {lock.package} {lock.version}, which carries llama.cpp", file=sys.stderr, flush=True
+    )
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     archives = list(directory.glob("*.tar.gz"))
     if result.returncode != 0 or len(archives) != 1:
@@ -182,7 +196,9 @@ def cached_tree(lock: Lock) -> Path:
 def local_tree(directory: str) -> Path:
     tree = Path(directory).expanduser().resolve()
     if not (tree / "include" / "llama.h").is_file():
-        raise FetchError(f"LLAMASERVE_LLAMA_CPP_DIR is {directory}, which holds no llama.cpp: include/llama.h is missing.")
+        raise FetchError(
+            f"LLAMASERVE_LLAMA_CPP_DIR is {directory}, which holds no llama.cpp: include/llama.h is missing."
+        )
     return tree
 
 
@@ -215,7 +231,9 @@ def _not_bundled(name: str) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Print where the pinned llama.cpp source tree is, fetching it if needed.")
+    parser = argparse.ArgumentParser(
+        description="Print where the pinned llama.cpp source tree is, fetching it if needed."
+    )
     parser.add_argument("--print-dir", action="store_true", help="print the tree's path (what happens anyway)")
     parser.add_argument("--local-dir", help="use this checkout, like LLAMASERVE_LLAMA_CPP_DIR")
     parser.add_argument("--whole", action="store_true", help="the whole tree, even in an unpacked source archive")
