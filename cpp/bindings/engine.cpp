@@ -1,0 +1,135 @@
+#include "bindings.hpp"
+
+#include "engine.hpp"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+using namespace llamaserve;
+
+namespace {
+
+nb::dict info_dict(const ModelInfo & i) {
+    nb::dict d;
+    d["path"] = i.path;
+    d["description"] = i.description;
+    d["ftype"] = i.ftype;
+    d["n_params"] = i.n_params;
+    d["size"] = i.size;
+    d["n_ctx_train"] = i.n_ctx_train;
+    d["n_embd"] = i.n_embd;
+    d["n_vocab"] = i.n_vocab;
+    d["vocab_type"] = i.vocab_type;
+    d["n_ctx"] = i.n_ctx;
+    d["n_ctx_slot"] = i.n_ctx_slot;
+    d["n_slots"] = i.n_slots;
+    d["n_batch"] = i.n_batch;
+    d["n_ubatch"] = i.n_ubatch;
+    d["kv_unified"] = i.kv_unified;
+    d["bos_token"] = i.bos_token;
+    d["eos_token"] = i.eos_token;
+    d["chat_template"] = i.chat_template;
+    d["chat_template_tool_use"] = i.chat_template_tool_use;
+    d["chat_template_caps"] = i.chat_template_caps;
+    d["supports_thinking"] = i.supports_thinking;
+    return d;
+}
+
+nb::dict slot_dict(const SlotSnapshot & s) {
+    nb::dict d;
+    d["id"] = s.id;
+    d["n_ctx"] = s.n_ctx;
+    d["state"] = slot_state_name(s.state);
+    d["is_processing"] = s.state != SlotState::idle;
+    d["id_task"] = s.id_task;
+    d["n_prompt_tokens"] = s.n_prompt_tokens;
+    d["n_prompt_tokens_processed"] = s.n_prompt_processed;
+    d["n_prompt_tokens_cache"] = s.n_prompt_cached;
+    d["n_decoded"] = s.n_decoded;
+    d["n_remain"] = s.n_remain;
+    d["has_next_token"] = s.has_next_token;
+    d["has_new_line"] = s.has_new_line;
+    d["prompt"] = s.prompt;
+    d["generated"] = s.generated;
+    d["params"] = params_dict(s.params);
+    return d;
+}
+
+nb::dict metrics_dict(const Metrics & m) {
+    auto seconds = [](int64_t us) { return static_cast<double>(us) / 1e6; };
+    nb::dict d;
+    d["prompt_tokens_total"] = m.prompt_tokens_total;
+    d["prompt_tokens_cached_total"] = m.prompt_tokens_cached_total;
+    d["prompt_seconds_total"] = seconds(m.prompt_us_total);
+    d["tokens_predicted_total"] = m.tokens_predicted_total;
+    d["tokens_predicted_seconds_total"] = seconds(m.predicted_us_total);
+    d["n_decode_total"] = m.n_decode_total;
+    d["n_tokens_max"] = m.n_tokens_max;
+    d["n_busy_slots_total"] = m.n_busy_slots_total;
+    d["prompt_tokens_window"] = m.prompt_tokens_window;
+    d["prompt_seconds_window"] = seconds(m.prompt_us_window);
+    d["tokens_predicted_window"] = m.predicted_tokens_window;
+    d["tokens_predicted_seconds_window"] = seconds(m.predicted_us_window);
+    d["requests_processing"] = m.requests_processing;
+    d["requests_deferred"] = m.requests_deferred;
+    d["kv_cells_used"] = m.kv_cells_used;
+    return d;
+}
+
+} // namespace
+
+void init_engine(nb::module_ & m) {
+    nb::class_<Engine>(m, "Engine")
+        .def(nb::init<const EngineParams &>(), nb::call_guard<nb::gil_scoped_release>())
+        .def("info", [](const Engine & e) { return info_dict(e.model().info()); })
+        .def("new_params", &Engine::new_params)
+        .def("submit",
+             [](Engine & e, std::vector<PromptPart> prompt, const RequestParams & params, std::shared_ptr<EventSink> sink) {
+                 nb::gil_scoped_release released;
+                 return e.submit(std::move(prompt), params, std::move(sink));
+             })
+        .def("cancel", &Engine::cancel, nb::call_guard<nb::gil_scoped_release>())
+        .def("slots",
+             [](Engine & e) {
+                 std::vector<SlotSnapshot> slots;
+                 {
+                     nb::gil_scoped_release released;
+                     slots = e.slots();
+                 }
+                 nb::list out;
+                 for (const SlotSnapshot & s : slots) {
+                     out.append(slot_dict(s));
+                 }
+                 return out;
+             })
+        .def("metrics",
+             [](Engine & e, bool reset_window) {
+                 Metrics metrics;
+                 {
+                     nb::gil_scoped_release released;
+                     metrics = e.metrics(reset_window);
+                 }
+                 return metrics_dict(metrics);
+             })
+        .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "tokenize",
+            [](const Engine & e, const std::string & text, bool special, bool parse_special) {
+                return e.model().tokenize(text, special, parse_special);
+            },
+            nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "detokenize", [](const Engine & e, const std::vector<llama_token> & tokens) { return e.model().detokenize(tokens); },
+            nb::call_guard<nb::gil_scoped_release>())
+        .def("token_bytes",
+             [](const Engine & e, llama_token token) {
+                 const std::string text = e.model().token_bytes(token);
+                 return nb::bytes(text.data(), text.size());
+             })
+        .def(
+            "apply_template", [](const Engine & e, const ChatInputs & inputs) { return e.chat().apply(inputs); },
+            nb::call_guard<nb::gil_scoped_release>());
+}

@@ -1,0 +1,113 @@
+#include "bindings.hpp"
+
+#include "event.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+using namespace llamaserve;
+
+namespace {
+
+nb::bytes as_bytes(const std::string & s) {
+    return nb::bytes(s.data(), s.size());
+}
+
+const char * stop_name(StopType type) {
+    switch (type) {
+    case StopType::eos:
+        return "eos";
+    case StopType::word:
+        return "word";
+    case StopType::limit:
+        return "limit";
+    default:
+        return "none";
+    }
+}
+
+nb::list probs_list(const Event & e) {
+    nb::list out;
+    for (const TokenProbs & t : e.probs) {
+        nb::list top;
+        for (const TokenCandidate & c : t.top) {
+            top.append(nb::make_tuple(c.id, as_bytes(c.text), c.p));
+        }
+        out.append(nb::make_tuple(t.id, as_bytes(t.text), t.p, top));
+    }
+    return out;
+}
+
+nb::list event_list(std::vector<Event> && events) {
+    nb::list out;
+    for (Event & e : events) {
+        out.append(nb::cast(std::move(e)));
+    }
+    return out;
+}
+
+} // namespace
+
+void init_events(nb::module_ & m) {
+    nb::enum_<EventKind>(m, "EventKind")
+        .value("started", EventKind::started)
+        .value("progress", EventKind::progress)
+        .value("token", EventKind::token)
+        .value("finished", EventKind::finished)
+        .value("error", EventKind::error);
+
+    nb::class_<Finish>(m, "Finish")
+        .def_prop_ro("stop_type", [](const Finish & f) { return stop_name(f.stop); })
+        .def_ro("stopping_word", &Finish::stopping_word)
+        .def_ro("truncated", &Finish::truncated)
+        .def_ro("has_new_line", &Finish::has_new_line)
+        .def_ro("id_slot", &Finish::id_slot)
+        .def_ro("tokens_cached", &Finish::tokens_cached)
+        .def_ro("prompt_text", &Finish::prompt_text)
+        .def_ro("text", &Finish::text);
+
+    nb::class_<Event>(m, "Event")
+        .def_ro("request_id", &Event::request)
+        .def_ro("kind", &Event::kind)
+        .def_ro("text", &Event::text)
+        .def_ro("tokens", &Event::tokens)
+        .def_ro("n_predicted", &Event::n_predicted)
+        .def_ro("n_prompt_tokens", &Event::n_prompt_tokens)
+        .def_prop_ro("has_extras", [](const Event & e) { return !e.probs.empty() || e.timings.has_value() || e.progress.has_value(); })
+        .def_prop_ro("probs", &probs_list)
+        .def_prop_ro("progress",
+                     [](const Event & e) -> nb::object {
+                         return e.progress ? nb::object(nb::make_tuple(e.progress->total, e.progress->cache, e.progress->processed,
+                                                                       e.progress->time_ms))
+                                           : nb::none();
+                     })
+        .def_prop_ro("timings",
+                     [](const Event & e) -> nb::object {
+                         return e.timings ? nb::object(nb::make_tuple(e.timings->cache_n, e.timings->prompt_n, e.timings->prompt_ms,
+                                                                      e.timings->predicted_n, e.timings->predicted_ms))
+                                          : nb::none();
+                     })
+        .def_prop_ro("finish", [](const Event & e) { return e.finish; })
+        .def_prop_ro("error", [](const Event & e) {
+            const Failure f = e.failure.value_or(Failure{"internal", "unknown error", 0, 0});
+            return nb::make_tuple(f.kind, f.message, f.n_prompt_tokens, f.n_ctx);
+        });
+
+    nb::class_<EventSink>(m, "EventSink")
+        .def(nb::init<int64_t>(), nb::arg("notify_socket") = -1)
+        .def("drain", [](EventSink & sink) { return event_list(sink.drain()); })
+        .def("wait",
+             [](EventSink & sink, double timeout) {
+                 std::vector<Event> events;
+                 {
+                     nb::gil_scoped_release released;
+                     events = sink.wait(std::chrono::duration<double>(timeout));
+                 }
+                 return event_list(std::move(events));
+             })
+        .def("close", &EventSink::close)
+        .def_prop_ro("closed", &EventSink::closed);
+}

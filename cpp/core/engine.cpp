@@ -1,0 +1,275 @@
+#include "engine.hpp"
+
+#include "error.hpp"
+#include "log.hpp"
+
+#include <algorithm>
+#include <future>
+#include <utility>
+
+namespace llamaserve {
+
+namespace {
+
+// Two, so that one enormous prompt or grammar doesn't keep everybody else from being taken in.
+constexpr int n_intake_threads = 2;
+
+const Failure closed_failure{"closed", "the engine is closed", 0, 0};
+
+} // namespace
+
+Engine::Engine(const EngineParams & params) : params_(params) {
+    model_ = std::make_unique<Model>(params);
+    chat_ = std::make_unique<ChatTemplates>(*model_);
+    queue_limit_ = params.queue_size > 0 ? params.queue_size : std::max(1024, 16 * model_->info().n_slots);
+    // A step that runs when the engine closes is given up (where the backend can).
+    llama_set_abort_callback(
+        model_->context(), [](void * closing) { return static_cast<std::atomic<bool> *>(closing)->load(std::memory_order_relaxed); },
+        &closing_);
+    if (model_->cannot_complete().empty()) {
+        scheduler_ = std::make_unique<Scheduler>(*model_, params_);
+    }
+    engine_thread_ = std::thread([this] { run(); });
+    for (int i = 0; i < n_intake_threads; ++i) {
+        intake_threads_.emplace_back([this] { prepare_requests(); });
+    }
+}
+
+Engine::~Engine() {
+    close();
+}
+
+RequestParams Engine::new_params() const {
+    RequestParams p;
+    p.sampling = model_->params().sampling;
+    p.n_keep = model_->params().n_keep;
+    p.cache_prompt = model_->params().cache_prompt;
+    return p;
+}
+
+uint64_t Engine::submit(std::vector<PromptPart> prompt, RequestParams params, std::shared_ptr<EventSink> sink) {
+    auto request = std::make_unique<Request>();
+    request->id = next_id_.fetch_add(1);
+    request->prompt = std::move(prompt);
+    request->params = std::move(params);
+    request->sink = std::move(sink);
+    request->t_arrival_us = ggml_time_us();
+    const uint64_t id = request->id;
+    if (!scheduler_) {
+        fail(*request, {"not_supported", model_->cannot_complete(), 0, 0});
+        return id;
+    }
+    bool full = false;
+    {
+        std::lock_guard lock(mutex_);
+        if (closing_) {
+            throw EngineClosed();
+        }
+        full = static_cast<int64_t>(preparing_.size()) + scheduler_->n_waiting() >= queue_limit_;
+        if (!full) {
+            preparing_.insert(id);
+            intake_.push_back(std::move(request));
+        }
+    }
+    if (full) {
+        fail(*request, {"unavailable", "too many requests are waiting (" + std::to_string(queue_limit_) + "); try again later", 0, 0});
+    } else {
+        intake_arrived_.notify_one();
+    }
+    return id;
+}
+
+void Engine::cancel(uint64_t request) {
+    {
+        std::lock_guard lock(mutex_);
+        if (closing_) {
+            return;
+        }
+        if (preparing_.count(request) > 0) {
+            cancelled_.insert(request);
+            return;
+        }
+    }
+    post([request](Scheduler & scheduler) { scheduler.cancel(request); });
+}
+
+void Engine::prepare_requests() {
+    for (;;) {
+        std::unique_ptr<Request> request;
+        {
+            std::unique_lock lock(mutex_);
+            intake_arrived_.wait(lock, [&] { return !intake_.empty() || closing_; });
+            if (closing_) {
+                return;
+            }
+            request = std::move(intake_.front());
+            intake_.pop_front();
+            if (cancelled_.erase(request->id) > 0) {
+                preparing_.erase(request->id);
+                continue;
+            }
+        }
+        std::optional<Failure> failure;
+        try {
+            prepare(*request, *model_);
+            const int32_t n_ctx = model_->n_ctx_slot();
+            if (request->n_tokens() >= n_ctx) {
+                failure = Failure{"context_size",
+                                  "the prompt has " + std::to_string(request->n_tokens()) +
+                                      " tokens, which exceeds the available context size of " + std::to_string(n_ctx) +
+                                      " tokens; shorten it or start with a larger ctx_size",
+                                  request->n_tokens(), n_ctx};
+            }
+        } catch (const InvalidRequest & e) {
+            failure = Failure{"invalid_request", e.what(), 0, 0};
+        } catch (const std::bad_alloc &) {
+            failure = Failure{"internal", "not enough memory to take the request in", 0, 0};
+        } catch (const std::exception & e) {
+            failure = Failure{"invalid_request", e.what(), 0, 0};
+        }
+        {
+            std::lock_guard lock(mutex_);
+            preparing_.erase(request->id);
+            if (cancelled_.erase(request->id) > 0) {
+                continue;
+            }
+            if (!failure && closing_) {
+                failure = closed_failure;
+            }
+            if (!failure) {
+                // std::function needs something that can be copied.
+                auto shared = std::make_shared<std::unique_ptr<Request>>(std::move(request));
+                commands_.push_back([shared](Scheduler & scheduler) { scheduler.submit(std::move(*shared)); });
+            }
+        }
+        if (failure) {
+            fail(*request, *failure);
+        } else {
+            commands_arrived_.notify_one();
+        }
+    }
+}
+
+void Engine::fail(const Request & request, Failure failure) {
+    Event e;
+    e.request = request.id;
+    e.kind = EventKind::error;
+    e.n_prompt_tokens = failure.n_prompt_tokens;
+    e.failure = std::move(failure);
+    std::vector<Event> events;
+    events.push_back(std::move(e));
+    request.sink->push(std::move(events));
+}
+
+void Engine::post(Command command) {
+    {
+        std::lock_guard lock(mutex_);
+        commands_.push_back(std::move(command));
+    }
+    commands_arrived_.notify_one();
+}
+
+template <typename T> T Engine::ask(std::function<T(Scheduler &)> question) {
+    if (!scheduler_) {
+        return T{};
+    }
+    auto answer = std::make_shared<std::promise<T>>();
+    std::future<T> result = answer->get_future();
+    {
+        std::lock_guard lock(mutex_);
+        if (closing_ || engine_done_) {
+            throw EngineClosed();
+        }
+        commands_.push_back([answer, question = std::move(question)](Scheduler & scheduler) { answer->set_value(question(scheduler)); });
+    }
+    commands_arrived_.notify_one();
+    try {
+        return result.get();
+    } catch (const std::future_error &) { // the engine closed before it came to the question
+        throw EngineClosed();
+    }
+}
+
+std::vector<SlotSnapshot> Engine::slots() {
+    return ask<std::vector<SlotSnapshot>>([](Scheduler & s) { return s.slots(); });
+}
+
+Metrics Engine::metrics(bool reset_window) {
+    return ask<Metrics>([reset_window](Scheduler & s) { return s.metrics(reset_window); });
+}
+
+void Engine::run() {
+    if (!scheduler_) {
+        return;
+    }
+    Outbox outbox;
+    std::deque<Command> commands;
+    bool more = false;
+    for (;;) {
+        {
+            std::unique_lock lock(mutex_);
+            if (!more) {
+                commands_arrived_.wait(lock, [&] { return !commands_.empty() || closing_; });
+            }
+            if (closing_) {
+                break;
+            }
+            commands.swap(commands_);
+        }
+        try {
+            for (Command & command : commands) {
+                command(*scheduler_);
+            }
+            commands.clear();
+            more = scheduler_->step(outbox);
+        } catch (const std::exception & e) {
+            log_write(1, std::string("a step failed: ") + e.what());
+            scheduler_->fail_all({"internal", e.what(), 0, 0}, outbox);
+            commands.clear();
+            more = false;
+        }
+        outbox.publish();
+    }
+    // Requests on their way here end with the others; questions see their promise broken.
+    {
+        std::lock_guard lock(mutex_);
+        commands.swap(commands_);
+        engine_done_ = true;
+    }
+    for (Command & command : commands) {
+        command(*scheduler_);
+    }
+    commands.clear();
+    scheduler_->fail_all(closed_failure, outbox);
+    outbox.publish();
+}
+
+void Engine::close() {
+    std::lock_guard closing(close_mutex_);
+    {
+        std::lock_guard lock(mutex_);
+        closing_ = true;
+    }
+    commands_arrived_.notify_all();
+    intake_arrived_.notify_all();
+    for (std::thread & thread : intake_threads_) {
+        thread.join();
+    }
+    intake_threads_.clear();
+    if (engine_thread_.joinable()) {
+        engine_thread_.join();
+    }
+    std::deque<std::unique_ptr<Request>> rest;
+    {
+        std::lock_guard lock(mutex_);
+        rest.swap(intake_);
+        preparing_.clear();
+    }
+    for (const auto & request : rest) {
+        fail(*request, closed_failure);
+    }
+    // What holds memory goes now, not when the last reference to this object does.
+    scheduler_.reset();
+}
+
+} // namespace llamaserve

@@ -1,0 +1,284 @@
+#include "engine_params.hpp"
+
+#include "chat.h"
+#include "error.hpp"
+#include "ggml-backend.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace llamaserve {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string & option, const std::string & value, const std::string & expected) {
+    throw LoadError(option + ": '" + value + "' can't be used; expected " + expected);
+}
+
+template <typename T> T choice(const std::string & option, const std::string & value, const std::vector<std::pair<std::string, T>> & known) {
+    std::string names;
+    for (const auto & [name, result] : known) {
+        if (name == value) {
+            return result;
+        }
+        names += (names.empty() ? "" : ", ") + name;
+    }
+    refuse(option, value, "one of " + names);
+}
+
+int32_t integer(const std::string & option, const std::string & value) {
+    int32_t out = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out);
+    if (error != std::errc{} || end != value.data() + value.size()) {
+        refuse(option, value, "a whole number");
+    }
+    return out;
+}
+
+void in_range(const std::string & option, int64_t value, int64_t low, int64_t high) {
+    if (value < low || value > high) {
+        refuse(option, std::to_string(value), "a number from " + std::to_string(low) + " to " + std::to_string(high));
+    }
+}
+
+ggml_type cache_type(const std::string & option, const std::string & value) {
+    return choice<ggml_type>(option, value,
+                             {{"f32", GGML_TYPE_F32},
+                              {"f16", GGML_TYPE_F16},
+                              {"bf16", GGML_TYPE_BF16},
+                              {"q8_0", GGML_TYPE_Q8_0},
+                              {"q4_0", GGML_TYPE_Q4_0},
+                              {"q4_1", GGML_TYPE_Q4_1},
+                              {"iq4_nl", GGML_TYPE_IQ4_NL},
+                              {"q5_0", GGML_TYPE_Q5_0},
+                              {"q5_1", GGML_TYPE_Q5_1}});
+}
+
+std::vector<ggml_backend_dev_t> devices(const std::string & value) {
+    std::vector<ggml_backend_dev_t> out;
+    if (value.empty()) {
+        return out;
+    }
+    if (value != "none") {
+        for (const std::string & name : string_split<std::string>(value, ',')) {
+            ggml_backend_dev_t dev = ggml_backend_dev_by_name(name.c_str());
+            if (dev == nullptr || ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU) {
+                refuse("device", name, "the name of a device (--list-devices shows them)");
+            }
+            out.push_back(dev);
+        }
+    }
+    out.push_back(nullptr);
+    return out;
+}
+
+void tensor_overrides(const std::string & value, std::vector<llama_model_tensor_buft_override> & out) {
+    // llama.cpp keeps the pattern's pointer for the life of the model.
+    static std::list<std::string> patterns;
+    for (const std::string & item : string_split<std::string>(value, ',')) {
+        const size_t eq = item.find('=');
+        if (eq == std::string::npos) {
+            refuse("override_tensor", item, "<tensor name pattern>=<buffer type>");
+        }
+        const std::string type = item.substr(eq + 1);
+        ggml_backend_buffer_type_t found = nullptr;
+        std::string known;
+        for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+            auto * buft = ggml_backend_dev_buffer_type(ggml_backend_dev_get(i));
+            if (buft != nullptr) {
+                known += (known.empty() ? "" : ", ") + std::string(ggml_backend_buft_name(buft));
+                if (type == ggml_backend_buft_name(buft)) {
+                    found = buft;
+                }
+            }
+        }
+        if (found == nullptr) {
+            refuse("override_tensor", type, "one of the buffer types " + known);
+        }
+        out.push_back({patterns.emplace_back(item.substr(0, eq)).c_str(), found});
+    }
+}
+
+void set_context(const EngineParams & in, common_params & out) {
+    in_range("ctx_size", in.ctx_size, 0, INT32_MAX);
+    in_range("batch_size", in.batch_size, 1, 1 << 20);
+    in_range("ubatch_size", in.ubatch_size, 1, 1 << 20);
+    in_range("parallel", in.parallel, -1, static_cast<int64_t>(llama_max_parallel_sequences()));
+    if (in.parallel == 0) {
+        refuse("parallel", "0", "at least 1, or -1 for automatic");
+    }
+    // As llama-server has it: with an automatic number of slots they share one cache, so that each may use all of it.
+    out.n_parallel = in.parallel < 0 ? 4 : in.parallel;
+    out.kv_unified = in.kv_unified.value_or(in.parallel < 0);
+    out.n_ctx = in.ctx_size;
+    in_range("kv_unified_per_slot", in.kv_unified_per_slot, 0, INT32_MAX);
+    out.kv_unified_per_slot = in.kv_unified_per_slot;
+    if (in.kv_unified_per_slot > 0 && out.kv_unified && in.ctx_size == 0) {
+        out.n_ctx = out.n_parallel * in.kv_unified_per_slot;
+    }
+    out.n_batch = std::max(in.batch_size, out.n_parallel);
+    out.n_ubatch = in.ubatch_size;
+    // One row of logits for each slot is all that a step reads; room for more would be n_batch * vocabulary floats.
+    out.n_outputs_max = out.n_parallel;
+    out.n_outputs_max_per_seq = 1;
+    out.n_predict = in.n_predict;
+    out.n_keep = in.keep;
+    out.swa_full = in.swa_full;
+    out.cache_type_k = cache_type("cache_type_k", in.cache_type_k);
+    out.cache_type_v = cache_type("cache_type_v", in.cache_type_v);
+    out.no_kv_offload = !in.kv_offload;
+    out.flash_attn_type = choice<llama_flash_attn_type>("flash_attn", in.flash_attn,
+                                                        {{"auto", LLAMA_FLASH_ATTN_TYPE_AUTO},
+                                                         {"on", LLAMA_FLASH_ATTN_TYPE_ENABLED},
+                                                         {"off", LLAMA_FLASH_ATTN_TYPE_DISABLED}});
+    if (!in.rope_scaling.empty()) {
+        out.rope_scaling_type = choice<llama_rope_scaling_type>("rope_scaling", in.rope_scaling,
+                                                                {{"none", LLAMA_ROPE_SCALING_TYPE_NONE},
+                                                                 {"linear", LLAMA_ROPE_SCALING_TYPE_LINEAR},
+                                                                 {"yarn", LLAMA_ROPE_SCALING_TYPE_YARN}});
+    }
+    out.rope_freq_base = in.rope_freq_base;
+    out.rope_freq_scale = in.rope_freq_scale;
+    if (in.rope_scale != 0.0f) {
+        out.rope_freq_scale = 1.0f / in.rope_scale;
+    }
+    out.yarn_orig_ctx = in.yarn_orig_ctx;
+    out.yarn_ext_factor = in.yarn_ext_factor;
+    out.yarn_attn_factor = in.yarn_attn_factor;
+    out.yarn_beta_slow = in.yarn_beta_slow;
+    out.yarn_beta_fast = in.yarn_beta_fast;
+}
+
+void set_hardware(const EngineParams & in, common_params & out) {
+    in_range("threads", in.threads, -1, GGML_MAX_N_THREADS);
+    in_range("threads_batch", in.threads_batch, -1, GGML_MAX_N_THREADS);
+    out.cpuparams.n_threads = in.threads == 0 ? -1 : in.threads;
+    out.cpuparams_batch.n_threads = in.threads_batch == 0 ? -1 : in.threads_batch;
+    postprocess_cpu_params(out.cpuparams, nullptr);
+    postprocess_cpu_params(out.cpuparams_batch, &out.cpuparams);
+    out.no_extra_bufts = !in.repack;
+    out.no_host = in.no_host;
+    out.no_op_offload = !in.op_offload;
+    out.check_tensors = in.check_tensors;
+    out.load_mode = choice<llama_load_mode>("load_mode", in.load_mode,
+                                            {{"auto", LLAMA_LOAD_MODE_AUTO},
+                                             {"none", LLAMA_LOAD_MODE_NONE},
+                                             {"mmap", LLAMA_LOAD_MODE_MMAP},
+                                             {"mlock", LLAMA_LOAD_MODE_MLOCK},
+                                             {"mmap+mlock", LLAMA_LOAD_MODE_MMAP_MLOCK},
+                                             {"dio", LLAMA_LOAD_MODE_DIRECT_IO}});
+    out.lazy_mode = choice<llama_lazy_mode>(
+        "lazy_mode", in.lazy_mode, {{"auto", LLAMA_LAZY_MODE_AUTO}, {"on", LLAMA_LAZY_MODE_ON}, {"off", LLAMA_LAZY_MODE_OFF}});
+    if (!in.numa.empty()) {
+        out.numa = choice<ggml_numa_strategy>("numa", in.numa,
+                                              {{"distribute", GGML_NUMA_STRATEGY_DISTRIBUTE},
+                                               {"isolate", GGML_NUMA_STRATEGY_ISOLATE},
+                                               {"numactl", GGML_NUMA_STRATEGY_NUMACTL}});
+    }
+    out.devices = devices(in.device);
+    out.n_gpu_layers = in.n_gpu_layers == "auto" ? -1 : in.n_gpu_layers == "all" ? -2 : integer("n_gpu_layers", in.n_gpu_layers);
+    out.split_mode = choice<llama_split_mode>("split_mode", in.split_mode,
+                                              {{"none", LLAMA_SPLIT_MODE_NONE},
+                                               {"layer", LLAMA_SPLIT_MODE_LAYER},
+                                               {"row", LLAMA_SPLIT_MODE_ROW},
+                                               {"tensor", LLAMA_SPLIT_MODE_TENSOR}});
+    out.main_gpu = in.main_gpu;
+    if (!in.tensor_split.empty()) {
+        const auto parts = string_split<std::string>(in.tensor_split, ',');
+        if (parts.size() > llama_max_devices()) {
+            refuse("tensor_split", in.tensor_split, "at most " + std::to_string(llama_max_devices()) + " numbers");
+        }
+        for (size_t i = 0; i < parts.size(); ++i) {
+            out.tensor_split[i] = std::strtof(parts[i].c_str(), nullptr);
+        }
+    }
+    out.fit_params = in.fit;
+    out.fit_params_min_ctx = in.fit_ctx;
+    if (!in.fit_target.empty()) {
+        const auto parts = string_split<std::string>(in.fit_target, ',');
+        for (size_t i = 0; i < out.fit_params_target.size(); ++i) {
+            const std::string & part = parts.size() == 1 ? parts[0] : i < parts.size() ? parts[i] : "1024";
+            const int32_t mib = integer("fit_target", part);
+            in_range("fit_target", mib, 0, INT32_MAX);
+            out.fit_params_target[i] = static_cast<size_t>(mib) * 1024 * 1024;
+        }
+    }
+}
+
+void set_tensors(const EngineParams & in, common_params & out) {
+    if (!in.override_tensor.empty()) {
+        tensor_overrides(in.override_tensor, out.tensor_buft_overrides);
+    }
+    if (in.cpu_moe) {
+        out.tensor_buft_overrides.push_back(llm_ffn_exps_cpu_override());
+    }
+    in_range("n_cpu_moe", in.n_cpu_moe, 0, 1 << 16);
+    in_range("n_cpu_ffn", in.n_cpu_ffn, 0, 1 << 16);
+    llm_add_n_cpu_ffn_overrides(in.n_cpu_moe, LLM_FFN_EXPS_REGEX, out.tensor_buft_overrides);
+    llm_add_n_cpu_ffn_overrides(in.n_cpu_ffn, LLM_FFN_DENSE_REGEX, out.tensor_buft_overrides);
+    // llama.cpp fits within this array and reads it up to the entry without a pattern.
+    while (out.tensor_buft_overrides.size() < llama_max_tensor_buft_overrides()) {
+        out.tensor_buft_overrides.push_back({nullptr, nullptr});
+    }
+    for (const std::string & item : in.override_kv) {
+        for (const std::string & one : string_split<std::string>(item, ',')) {
+            if (!string_parse_kv_override(one.c_str(), out.kv_overrides)) {
+                refuse("override_kv", one, "KEY=TYPE:VALUE with TYPE one of int, float, bool, str");
+            }
+        }
+    }
+    if (!out.kv_overrides.empty()) {
+        out.kv_overrides.emplace_back();
+        out.kv_overrides.back().key[0] = 0;
+    }
+}
+
+void set_chat(const EngineParams & in, common_params & out) {
+    out.chat_template = in.chat_template;
+    out.use_jinja = in.jinja;
+    try {
+        out.reasoning_format = common_reasoning_format_from_name(in.reasoning_format);
+    } catch (const std::exception &) {
+        refuse("reasoning_format", in.reasoning_format, "one of none, auto, deepseek, deepseek-legacy");
+    }
+    out.enable_reasoning = choice<int>("reasoning", in.reasoning, {{"auto", -1}, {"on", 1}, {"off", 0}});
+    in_range("reasoning_budget", in.reasoning_budget, -1, INT32_MAX);
+    out.sampling.reasoning_budget_tokens = in.reasoning_budget;
+    out.sampling.reasoning_budget_message = in.reasoning_budget_message;
+    out.default_template_kwargs = in.chat_template_kwargs;
+    out.default_template_kwargs.try_emplace("preserve_reasoning", in.reasoning_preserve.value_or(true) ? "true" : "false");
+    if (!in.reasoning_effort.empty() && in.reasoning_effort != "default") {
+        out.default_template_kwargs["reasoning_effort"] = common_json::make(in.reasoning_effort).dump();
+    }
+    out.preserve_reasoning_specified = in.reasoning_preserve.has_value();
+    out.force_pure_content_parser = in.skip_chat_parsing;
+    out.prefill_assistant = in.prefill_assistant;
+}
+
+} // namespace
+
+common_params to_common(const EngineParams & in) {
+    if (!std::isfinite(in.step_target_ms) || in.step_target_ms <= 0.0f) {
+        refuse("step_target_ms", std::to_string(in.step_target_ms), "a number of milliseconds above 0");
+    }
+    in_range("queue_size", in.queue_size, 0, INT32_MAX);
+    common_params out;
+    out.model.path = in.model;
+    set_context(in, out);
+    set_hardware(in, out);
+    set_tensors(in, out);
+    set_chat(in, out);
+    out.cont_batching = in.cont_batching;
+    out.special = in.special;
+    out.warmup = in.warmup;
+    out.cache_prompt = in.cache_prompt;
+    out.slot_prompt_similarity = in.slot_prompt_similarity;
+    out.antiprompt = in.reverse_prompt;
+    out.no_perf = true;
+    out.sampling.no_perf = true;
+    out.verbosity = 1;
+    return out;
+}
+
+} // namespace llamaserve

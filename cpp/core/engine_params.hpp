@@ -1,0 +1,87 @@
+// How a model is loaded and served. Names are those of llama-server's flags.
+#pragma once
+
+#include "common.h"
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace llamaserve {
+
+struct EngineParams {
+    std::string model; // path of a GGUF file
+
+    int32_t threads = -1;
+    int32_t threads_batch = -1;
+    int32_t ctx_size = 0; // 0: what the model was trained with
+    int32_t n_predict = -1;
+    int32_t batch_size = 2048;
+    int32_t ubatch_size = 512;
+    int32_t keep = 0;
+    bool swa_full = false;
+    std::string flash_attn = "auto";
+    std::string rope_scaling;
+    float rope_scale = 0.0f;
+    float rope_freq_base = 0.0f;
+    float rope_freq_scale = 0.0f;
+    int32_t yarn_orig_ctx = 0;
+    float yarn_ext_factor = -1.0f;
+    float yarn_attn_factor = -1.0f;
+    float yarn_beta_slow = -1.0f;
+    float yarn_beta_fast = -1.0f;
+    bool kv_offload = true;
+    bool repack = true;
+    bool no_host = false;
+    std::string cache_type_k = "f16";
+    std::string cache_type_v = "f16";
+    std::string load_mode = "auto";
+    std::string lazy_mode = "auto";
+    std::string numa;
+    std::string device;          // names, comma-separated; "none" for the CPU alone
+    std::string override_tensor; // pattern=buffer type, comma-separated
+    bool cpu_moe = false;
+    int32_t n_cpu_moe = 0;
+    int32_t n_cpu_ffn = 0;
+    std::string n_gpu_layers = "auto"; // a number, "auto" or "all"
+    std::string split_mode = "layer";
+    std::string tensor_split;
+    int32_t main_gpu = 0;
+    bool fit = true;
+    std::string fit_target; // MiB a device, comma-separated
+    int32_t fit_ctx = 4096;
+    bool check_tensors = false;
+    std::vector<std::string> override_kv;
+    bool op_offload = true;
+
+    int32_t parallel = -1; // slots; -1: automatic
+    std::optional<bool> kv_unified;
+    int32_t kv_unified_per_slot = 0;
+    bool cont_batching = true;
+    bool special = false;
+    bool warmup = true;
+    bool cache_prompt = true;
+    float slot_prompt_similarity = 0.1f;
+    std::vector<std::string> reverse_prompt;
+
+    std::string chat_template;
+    bool jinja = true;
+    std::string reasoning_format = "deepseek";
+    std::string reasoning = "auto";
+    std::string reasoning_effort;
+    int32_t reasoning_budget = -1;
+    std::string reasoning_budget_message;
+    std::map<std::string, std::string> chat_template_kwargs; // values are JSON
+    bool skip_chat_parsing = false;
+    bool prefill_assistant = true;
+    std::optional<bool> reasoning_preserve;
+
+    float step_target_ms = 100.0f; // how long a step may take while someone is generating
+    int32_t queue_size = 0;        // most requests that may wait; 0: automatic
+};
+
+// llama-common's form of `params`. Throws LoadError naming the option whose value can't be used.
+common_params to_common(const EngineParams & params);
+
+} // namespace llamaserve

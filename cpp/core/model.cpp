@@ -1,0 +1,172 @@
+#include "model.hpp"
+
+#include "error.hpp"
+#include "log.hpp"
+#include "text.hpp"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <limits>
+#include <mutex>
+
+namespace llamaserve {
+
+namespace {
+
+void backend_init() {
+    static std::once_flag once;
+    std::call_once(once, [] {
+        log_init();
+        ggml_backend_load_all();
+        llama_backend_init();
+    });
+}
+
+// llama.cpp answers these cases with a message about its own parser; a user wants to hear which file and what is wrong with it.
+void check_file(const std::string & path) {
+    if (path.empty()) {
+        throw LoadError("no model file was named");
+    }
+    std::error_code error;
+    const std::filesystem::path file = std::filesystem::u8path(path);
+    const auto status = std::filesystem::status(file, error);
+    if (status.type() == std::filesystem::file_type::not_found) {
+        throw LoadError(path + ": no such file");
+    }
+    if (status.type() == std::filesystem::file_type::directory) {
+        throw LoadError(path + ": is a folder, not a GGUF file");
+    }
+    std::ifstream in(file, std::ios::binary);
+    if (!in) {
+        throw LoadError(path + ": can't be opened (permissions?)");
+    }
+    std::array<char, 8> head{};
+    in.read(head.data(), head.size());
+    if (in.gcount() < static_cast<std::streamsize>(head.size())) {
+        throw LoadError(path + ": is too short to be a GGUF file (" + std::to_string(in.gcount()) + " bytes)");
+    }
+    if (std::string(head.data(), 4) != "GGUF") {
+        throw LoadError(path + ": is not a GGUF file (it doesn't start with the letters GGUF)");
+    }
+}
+
+std::string meta_or_empty(const llama_model * model, const char * key) {
+    std::array<char, 256> buffer{};
+    const int32_t n = llama_model_meta_val_str(model, key, buffer.data(), buffer.size());
+    return n < 0 ? std::string() : std::string(buffer.data());
+}
+
+} // namespace
+
+Model::Model(const EngineParams & in) {
+    backend_init();
+    check_file(in.model);
+    params_ = to_common(in);
+
+    // common_fit_params changes the process-wide logger for a while, so two loads must not overlap.
+    static std::mutex loading;
+    std::lock_guard lock(loading);
+    llama_numa_init(params_.numa);
+    LogCapture capture;
+    auto why = [&](const std::string & what) {
+        const std::string errors = capture.errors();
+        return in.model + ": " + what + (errors.empty() ? "" : " (" + errors + ")");
+    };
+    try {
+        loaded_ = common_init_from_params(params_);
+    } catch (const std::exception & e) {
+        throw LoadError(why(std::string("can't be loaded: ") + e.what()));
+    }
+    model_ = loaded_->model();
+    if (model_ == nullptr) {
+        throw LoadError(why("can't be loaded; is the file complete and of a kind that this version knows?"));
+    }
+    context_ = loaded_->context();
+    if (context_ == nullptr) {
+        throw LoadError(why("was read, but no context could be made for it; a smaller ctx_size or batch_size needs less memory"));
+    }
+    vocab_ = llama_model_get_vocab(model_);
+    try {
+        templates_ = common_chat_templates_init(model_, params_.chat_template);
+    } catch (const std::exception & e) {
+        throw LoadError(in.model + ": the chat template can't be parsed: " + e.what() + ". Another one can be given with chat_template");
+    }
+    describe(in);
+}
+
+void Model::describe(const EngineParams & in) {
+    info_.path = in.model;
+    std::array<char, 256> text{};
+    llama_model_desc(model_, text.data(), text.size());
+    info_.description = text.data();
+    info_.ftype = llama_ftype_name(llama_model_ftype(model_));
+    info_.n_params = llama_model_n_params(model_);
+    info_.size = llama_model_size(model_);
+    info_.n_ctx_train = llama_model_n_ctx_train(model_);
+    info_.n_embd = llama_model_n_embd_inp(model_);
+    info_.n_vocab = llama_vocab_n_tokens(vocab_);
+    info_.vocab_type = llama_vocab_type(vocab_);
+    info_.n_ctx = static_cast<int32_t>(llama_n_ctx(context_));
+    info_.n_slots = params_.n_parallel;
+    info_.n_batch = static_cast<int32_t>(llama_n_batch(context_));
+    info_.n_ubatch = static_cast<int32_t>(llama_n_ubatch(context_));
+    info_.kv_unified = params_.kv_unified;
+    info_.n_ctx_slot = std::min(static_cast<int32_t>(llama_n_ctx_seq(context_)), info_.n_ctx_train);
+    if (params_.kv_unified_per_slot > 0) {
+        info_.n_ctx_slot = std::min(info_.n_ctx_slot, params_.kv_unified_per_slot);
+    }
+    auto token_text = [&](llama_token t) { return t == LLAMA_TOKEN_NULL ? std::string() : sanitize_utf8(common_token_to_piece(vocab_, t)); };
+    info_.bos_token = token_text(llama_vocab_bos(vocab_));
+    info_.eos_token = token_text(llama_vocab_eos(vocab_));
+    info_.chat_template = common_chat_templates_source(templates_.get());
+    info_.chat_template_tool_use = common_chat_templates_source(templates_.get(), "tool_use");
+    info_.chat_template_caps = common_chat_templates_get_caps(templates_.get());
+    try {
+        info_.supports_thinking = params_.use_jinja && common_chat_templates_support_enable_thinking(templates_.get());
+    } catch (const std::exception &) {
+        info_.supports_thinking = false;
+    }
+    n_swa_ = params_.swa_full ? 0 : llama_model_n_swa(model_);
+
+    if (llama_model_has_encoder(model_)) {
+        cannot_complete_ = "models with an encoder are not supported yet";
+    } else if (llama_get_memory(context_) == nullptr || !llama_model_has_decoder(model_)) {
+        cannot_complete_ = "this model makes embeddings; it can't complete text";
+    } else if (llama_model_is_diffusion(model_)) {
+        cannot_complete_ = "diffusion models are not supported";
+    } else if (info_.vocab_type == LLAMA_VOCAB_TYPE_NONE) {
+        cannot_complete_ = "this model has no vocabulary";
+    } else if (meta_or_empty(model_, "general.type") == "adapter") {
+        cannot_complete_ = "this file is an adapter, not a model";
+    }
+}
+
+std::vector<llama_token> Model::tokenize(const std::string & text, bool special, bool parse_special) const {
+    // llama_tokenize counts in int32.
+    if (text.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max() / 2)) {
+        throw InvalidRequest("the text is too long to tokenize");
+    }
+    if (info_.vocab_type == LLAMA_VOCAB_TYPE_NONE) {
+        throw InvalidRequest("this model has no vocabulary");
+    }
+    return common_tokenize(vocab_, text, special, parse_special);
+}
+
+std::string Model::detokenize(const std::vector<llama_token> & tokens) const {
+    std::string out;
+    for (const llama_token token : tokens) {
+        out += token_bytes(token);
+    }
+    return sanitize_utf8(out);
+}
+
+std::string Model::token_bytes(llama_token token, bool special) const {
+    if (!is_token(token)) {
+        throw InvalidRequest("token id " + std::to_string(token) + " is outside the vocabulary (0 to " + std::to_string(info_.n_vocab - 1) +
+                             ")");
+    }
+    return common_token_to_piece(vocab_, token, special);
+}
+
+} // namespace llamaserve
