@@ -1,0 +1,300 @@
+"""From the core's events to chunks: one drain a step, for synchronous and asynchronous readers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import weakref
+from collections import deque
+from types import TracebackType
+from typing import Any
+
+import msgspec
+from typing_extensions import Self
+
+from llamaserve import _core
+from llamaserve.errors import EngineClosedError, LlamaserveError, RequestError
+from llamaserve.results import (
+    Chunk,
+    Finish,
+    Metrics,
+    ModelInfo,
+    Progress,
+    SlotInfo,
+    Timings,
+    TokenProb,
+)
+
+
+def _timings(t: tuple[int, int, float, int, float]) -> Timings:
+    """Counts (cached, prompt, predicted tokens) and milliseconds, with the rates worked out."""
+    cache_n, prompt_n, prompt_ms, predicted_n, predicted_ms = t
+
+    def per_token(ms: float, n: int) -> float:
+        return ms / n if n else 0.0
+
+    def per_second(ms: float, n: int) -> float:
+        return 1000.0 * n / ms if ms > 0 else 0.0
+
+    return Timings(
+        cache_n,
+        prompt_n,
+        prompt_ms,
+        per_token(prompt_ms, prompt_n),
+        per_second(prompt_ms, prompt_n),
+        predicted_n,
+        predicted_ms,
+        per_token(predicted_ms, predicted_n),
+        per_second(predicted_ms, predicted_n),
+    )
+
+
+def _probs(items: list[tuple[int, bytes, float, list[tuple[int, bytes, float]]]]) -> tuple[TokenProb, ...]:
+    return tuple(TokenProb(i, text, p, tuple(TokenProb(*t) for t in top)) for i, text, p, top in items)
+
+
+def chunk_of(event: _core.Event) -> Chunk:
+    """The chunk that a (non-error) event carries."""
+    kind = event.kind
+    if kind == _core.EventKind.token and not event.has_extras:
+        return Chunk(event.text, tuple(event.tokens), event.n_predicted, event.n_prompt_tokens)
+    timings = event.timings
+    finish = None
+    if kind == _core.EventKind.finished:
+        assert timings is not None
+        f = event.finish
+        finish = Finish(
+            stop_type=f.stop_type,
+            stopping_word=f.stopping_word,
+            truncated=f.truncated,
+            has_new_line=f.has_new_line,
+            id_slot=f.id_slot,
+            tokens_cached=f.tokens_cached,
+            n_prompt_tokens=event.n_prompt_tokens,
+            n_predicted=event.n_predicted,
+            prompt_text=f.prompt_text,
+            text=f.text,
+            timings=_timings(timings),
+        )
+    progress = event.progress
+    return Chunk(
+        text=event.text,
+        tokens=tuple(event.tokens),
+        n_predicted=event.n_predicted,
+        n_prompt_tokens=event.n_prompt_tokens,
+        probs=_probs(event.probs),
+        progress=Progress(*progress) if progress is not None else None,
+        timings=_timings(timings) if timings is not None else None,
+        started=kind == _core.EventKind.started,
+        finish=finish,
+    )
+
+
+def error_of(event: _core.Event) -> LlamaserveError:
+    """The exception that an error event stands for."""
+    kind, message, n_prompt, n_ctx = event.error
+    if kind == "closed":
+        return EngineClosedError(message)
+    return RequestError(message, kind, n_prompt_tokens=n_prompt, n_ctx=n_ctx)
+
+
+def finish_of(chunks: list[Chunk]) -> Finish:
+    for chunk in reversed(chunks):
+        if chunk.finish is not None:
+            return chunk.finish
+    raise EngineClosedError("the stream ended early")
+
+
+class SyncStream:
+    """Iterator over the chunks of one completion. `close()` (or leaving the `with` block) cancels what is left."""
+
+    def __init__(self, core: _core.Engine, request_id: int, sink: _core.EventSink) -> None:
+        self._core, self._id, self._sink = core, request_id, sink
+        self._pending: deque[_core.Event] = deque()
+        self._done = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Chunk:
+        if self._done and not self._pending:
+            raise StopIteration
+        while not self._pending:
+            # Short waits, so that Ctrl-C is answered while a long prompt is computed.
+            self._pending.extend(self._sink.wait(0.2))
+        event = self._pending.popleft()
+        if event.kind == _core.EventKind.error:
+            self._done = True
+            raise error_of(event)
+        if event.kind == _core.EventKind.finished:
+            self._done = True
+        return chunk_of(event)
+
+    def close(self) -> None:
+        if not self._done:
+            self._done = True
+            self._core.cancel(self._id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class AsyncStream:
+    """Asynchronous iterator over the chunks of one completion. `close()` (or leaving `async with`) cancels what is left."""
+
+    def __init__(self, pump: AsyncPump, core: _core.Engine, request_id: int) -> None:
+        self._pump, self._core, self.id = pump, core, request_id
+        self._pending: deque[_core.Event] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._done = False
+
+    def push(self, event: _core.Event) -> None:
+        """For the pump: hands over an event."""
+        self._pending.append(event)
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def chunks(self) -> list[Chunk]:
+        """All chunks that are there, at least one; waits for it. Empty once the stream has ended.
+
+        Raises `RequestError` or `EngineClosedError` if the request failed; chunks before the error come first.
+        """
+        if self._done:
+            return []
+        while not self._pending:
+            self._waiter = self._pump.loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        out: list[Chunk] = []
+        while self._pending:
+            if self._pending[0].kind == _core.EventKind.error:
+                if out:
+                    break
+                self._done = True
+                raise error_of(self._pending.popleft())
+            event = self._pending.popleft()
+            if event.kind == _core.EventKind.finished:
+                self._done = True
+            out.append(chunk_of(event))
+        return out
+
+    async def __aiter__(self) -> Any:
+        while chunks := await self.chunks():
+            for chunk in chunks:
+                yield chunk
+
+    def close(self) -> None:
+        """Cancels the request if it is still running."""
+        self._pump.forget(self.id)
+        if not self._done:
+            self._done = True
+            self._core.cancel(self.id)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._done:
+            self._done = True
+            self._core.cancel(self.id)
+
+
+class AsyncPump:
+    """Brings the events of one engine to one event loop: one wake-up a step, however many streams there are.
+
+    The engine thread writes a byte to a socket that the loop watches. Loops that can't watch a socket (Windows' proactor) get a
+    thread that waits for the engine instead.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._streams: weakref.WeakValueDictionary[int, AsyncStream] = weakref.WeakValueDictionary()
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        try:
+            self.sink = _core.EventSink(self._writer.fileno())
+            ref = weakref.ref(self)
+            loop.add_reader(self._reader.fileno(), _drain, ref)
+        except NotImplementedError:
+            self.sink = _core.EventSink()
+            threading.Thread(target=_wait, args=(weakref.ref(self), self.sink), daemon=True).start()
+
+    def open(self, core: _core.Engine, request_id: int) -> AsyncStream:
+        stream = AsyncStream(self, core, request_id)
+        self._streams[request_id] = stream
+        return stream
+
+    def forget(self, request_id: int) -> None:
+        self._streams.pop(request_id, None)
+
+    def drain(self) -> None:
+        try:
+            self._reader.recv(4096)
+        except (BlockingIOError, InterruptedError):
+            pass
+        self.deliver(self.sink.drain())
+
+    def deliver(self, events: list[_core.Event]) -> None:
+        streams = self._streams
+        for event in events:
+            stream = streams.get(event.request_id)
+            if stream is not None:
+                stream.push(event)
+
+    def __del__(self) -> None:
+        self.sink.close()
+        if not self.loop.is_closed():
+            try:
+                self.loop.remove_reader(self._reader.fileno())
+            except (NotImplementedError, RuntimeError):
+                pass
+        self._reader.close()
+        self._writer.close()
+
+
+def _drain(ref: weakref.ref[AsyncPump]) -> None:
+    pump = ref()
+    if pump is not None:
+        pump.drain()
+
+
+def _wait(ref: weakref.ref[AsyncPump], sink: _core.EventSink) -> None:
+    while not sink.closed:
+        events = sink.wait(0.5)
+        pump = ref()
+        if pump is None:
+            return
+        if events:
+            try:
+                pump.loop.call_soon_threadsafe(pump.deliver, events)
+            except RuntimeError:
+                return
+        del pump
+
+
+def info_of(raw: dict[str, Any]) -> ModelInfo:
+    return msgspec.convert(raw, ModelInfo)
+
+
+def slot_of(raw: dict[str, Any]) -> SlotInfo:
+    return msgspec.convert(raw, SlotInfo)
+
+
+def metrics_of(raw: dict[str, Any]) -> Metrics:
+    return msgspec.convert(raw, Metrics)

@@ -1,0 +1,108 @@
+"""Keyword options of `Engine`: the names of llama-server's flags, with underscores."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias, TypedDict
+
+from llamaserve import _core
+from llamaserve.errors import ModelLoadError
+
+CacheType: TypeAlias = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
+
+
+class EngineOptions(TypedDict, total=False):
+    """All optional; what is left out takes llama-server's default. `docs/flags.md` says what each does."""
+
+    threads: int
+    threads_batch: int
+    ctx_size: int
+    n_predict: int
+    batch_size: int
+    ubatch_size: int
+    keep: int
+    swa_full: bool
+    flash_attn: Literal["on", "off", "auto"]
+    rope_scaling: Literal["none", "linear", "yarn"]
+    rope_scale: float
+    rope_freq_base: float
+    rope_freq_scale: float
+    yarn_orig_ctx: int
+    yarn_ext_factor: float
+    yarn_attn_factor: float
+    yarn_beta_slow: float
+    yarn_beta_fast: float
+    kv_offload: bool
+    repack: bool
+    no_host: bool
+    cache_type_k: CacheType
+    cache_type_v: CacheType
+    load_mode: str
+    lazy_mode: str
+    numa: str
+    device: str
+    override_tensor: str
+    cpu_moe: bool
+    n_cpu_moe: int
+    n_cpu_ffn: int
+    n_gpu_layers: int | str
+    split_mode: Literal["none", "layer", "row", "tensor"]
+    tensor_split: str
+    main_gpu: int
+    fit: bool
+    fit_target: str
+    fit_ctx: int
+    check_tensors: bool
+    override_kv: list[str]
+    op_offload: bool
+    parallel: int
+    kv_unified: bool | None
+    kv_unified_per_slot: int
+    cont_batching: bool
+    special: bool
+    warmup: bool
+    cache_prompt: bool
+    slot_prompt_similarity: float
+    chat_template: str
+    chat_template_file: str
+    jinja: bool
+    reasoning_format: str
+    reasoning: Literal["on", "off", "auto"]
+    reasoning_effort: str
+    reasoning_budget: int
+    reasoning_budget_message: str
+    chat_template_kwargs: dict[str, Any]
+    skip_chat_parsing: bool
+    prefill_assistant: bool
+    reasoning_preserve: bool
+    reverse_prompt: list[str]
+    step_target_ms: float
+    queue_size: int
+
+
+def make_engine_params(model: str, options: EngineOptions) -> _core.EngineParams:
+    """The core's parameters. Raises `TypeError` for an unknown name, `ModelLoadError` for a value that can't be used."""
+    params = _core.EngineParams()
+    params.model = model
+    for name, value in options.items():
+        if name not in EngineOptions.__annotations__:
+            raise TypeError(f"unknown engine option {name!r}")
+        if value is None:
+            continue
+        if name == "chat_template_file":
+            with open(str(value), encoding="utf-8") as f:
+                params.chat_template = f.read()
+            continue
+        if name == "chat_template_kwargs":
+            import msgspec
+
+            assert isinstance(value, dict)
+            value = {k: msgspec.json.encode(v).decode() for k, v in value.items()}
+        elif name == "n_gpu_layers":
+            value = str(value)
+        elif name == "fit" and isinstance(value, str):
+            value = value == "on"
+        try:
+            setattr(params, name, value)
+        except ValueError as e:
+            raise ModelLoadError(f"{name}: {e}") from None
+    return params
