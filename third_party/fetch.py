@@ -29,19 +29,10 @@ STAMP = ".llamaserve-stamp"
 # Every unpacked file gets this time (2020-01-01): never in the future, and the same for everyone.
 FILE_TIME = 1577836800
 
-# What our own source archive leaves out of the tree: it is not needed to build.
-NOT_BUNDLED = (
-    "models",
-    "docs",
-    "media",
-    "benches",
-    "examples",
-    "pocs",
-    "tests",
-    "ci",
-    "gguf-py",
-    "conversion",
-    "skills",
+# What our own source archive carries of the tree: what a build of llamaserve needs.
+BUNDLED = (
+    *("AUTHORS", "LICENSE", "licenses", "CMakeLists.txt", "cmake"),
+    *("common", "ggml", "include", "src", "tools/mtmd", "vendor"),
 )
 
 
@@ -203,7 +194,7 @@ def local_tree(directory: str) -> Path:
 
 
 def source_tree(local_dir: str | None = None, *, whole: bool = False) -> Path:
-    """The llama.cpp tree to build from. With whole, a tree that has everything, not only what our build needs."""
+    """The llama.cpp tree to build from. With whole, never a bundled one, which has only what our own build needs."""
     if local_dir := local_dir or os.environ.get("LLAMASERVE_LLAMA_CPP_DIR"):
         return local_tree(local_dir)
     lock = read_lock()
@@ -217,17 +208,15 @@ def source_tree(local_dir: str | None = None, *, whole: bool = False) -> Path:
 def bundle(tree: Path, target: Path) -> None:
     """Copy what a build needs of a tree to a directory, for our own source archive."""
 
-    def left_out(directory: str, names: list[str]) -> set[str]:
-        top = Path(directory) == tree
-        return {name for name in names if name == ".git" or (top and name != STAMP and _not_bundled(name))}
-
     if target.exists():
         shutil.rmtree(target)
-    shutil.copytree(tree, target, ignore=left_out)
-
-
-def _not_bundled(name: str) -> bool:
-    return name in NOT_BUNDLED or name.startswith(".")
+    target.mkdir(parents=True)
+    for name in (*BUNDLED, STAMP):
+        source, copy = tree / name, target / name
+        if source.is_dir():
+            shutil.copytree(source, copy)
+        elif source.is_file():
+            shutil.copy2(source, copy)
 
 
 def main() -> int:
@@ -236,7 +225,7 @@ def main() -> int:
     )
     parser.add_argument("--print-dir", action="store_true", help="print the tree's path (what happens anyway)")
     parser.add_argument("--local-dir", help="use this checkout, like LLAMASERVE_LLAMA_CPP_DIR")
-    parser.add_argument("--whole", action="store_true", help="the whole tree, even in an unpacked source archive")
+    parser.add_argument("--whole", action="store_true", help="a tree with llama.cpp's own programs and tests too")
     parser.add_argument("--bundle", metavar="DIR", type=Path, help="copy what a build needs to DIR, and print DIR")
     arguments = parser.parse_args()
     try:
