@@ -9,7 +9,7 @@
 
 using namespace llamaserve;
 
-void init_chat(nb::module_ & m) {
+void init_chat(nb::module_& m) {
     nb::class_<ChatInputs>(m, "ChatInputs")
         .def(nb::init<>())
         .def_rw("messages", &ChatInputs::messages)
@@ -28,49 +28,51 @@ void init_chat(nb::module_ & m) {
         .def_rw("stream", &ChatInputs::stream);
 
     nb::class_<ChatPrompt>(m, "ChatPrompt")
-        .def_prop_ro("prompt", [](const ChatPrompt & p) { return p.params.prompt; })
-        .def_prop_ro("format", [](const ChatPrompt & p) { return common_chat_format_name(p.params.format); })
-        .def_prop_ro("reasoning_format", [](const ChatPrompt & p) { return common_reasoning_format_name(p.parser.reasoning_format); })
+        .def_prop_ro("prompt", [](const ChatPrompt& p) { return p.params.prompt; })
+        .def_prop_ro("format", [](const ChatPrompt& p) { return common_chat_format_name(p.params.format); })
+        .def_prop_ro("reasoning_format",
+                     [](const ChatPrompt& p) { return common_reasoning_format_name(p.parser.reasoning_format); })
         .def_prop_ro("plain", &ChatPrompt::plain)
-        .def_prop_ro("grammar", [](const ChatPrompt & p) { return p.params.grammar; })
-        .def_prop_ro("grammar_lazy", [](const ChatPrompt & p) { return p.params.grammar_lazy; })
+        .def_prop_ro("grammar", [](const ChatPrompt& p) { return p.params.grammar; })
+        .def_prop_ro("grammar_lazy", [](const ChatPrompt& p) { return p.params.grammar_lazy; })
         .def_prop_ro("grammar_triggers",
-                     [](const ChatPrompt & p) {
+                     [](const ChatPrompt& p) {
                          std::vector<std::tuple<int, std::string, llama_token>> out;
-                         for (const common_grammar_trigger & t : p.params.grammar_triggers) {
+                         for (const common_grammar_trigger& t : p.params.grammar_triggers) {
                              out.emplace_back(t.type, t.value, t.token);
                          }
                          return out;
                      })
-        .def_prop_ro("preserved_tokens", [](const ChatPrompt & p) { return p.params.preserved_tokens; })
-        .def_prop_ro("additional_stops", [](const ChatPrompt & p) { return p.params.additional_stops; })
-        .def_prop_ro("generation_prompt", [](const ChatPrompt & p) { return p.params.generation_prompt; })
-        .def_prop_ro("reasoning_budget", [](const ChatPrompt & p) { return p.reasoning_budget; })
-        .def_prop_ro("reasoning_budget_message", [](const ChatPrompt & p) { return p.reasoning_budget_message; })
-        .def_prop_ro("reasoning_start_tag", [](const ChatPrompt & p) { return p.params.thinking_start_tag; })
-        .def_prop_ro("reasoning_end_tags", [](const ChatPrompt & p) { return p.params.thinking_end_tags; });
+        .def_prop_ro("preserved_tokens", [](const ChatPrompt& p) { return p.params.preserved_tokens; })
+        .def_prop_ro("additional_stops", [](const ChatPrompt& p) { return p.params.additional_stops; })
+        .def_prop_ro("generation_prompt", [](const ChatPrompt& p) { return p.params.generation_prompt; })
+        .def_prop_ro("reasoning_budget", [](const ChatPrompt& p) { return p.reasoning_budget; })
+        .def_prop_ro("reasoning_budget_message", [](const ChatPrompt& p) { return p.reasoning_budget_message; })
+        .def_prop_ro("reasoning_start_tag", [](const ChatPrompt& p) { return p.params.thinking_start_tag; })
+        .def_prop_ro("reasoning_end_tags", [](const ChatPrompt& p) { return p.params.thinking_end_tags; });
 
     nb::class_<ChatParser>(m, "ChatParser")
-        .def(nb::init<const ChatPrompt &>())
+        .def(nb::init<const ChatPrompt&>())
         .def("feed",
-             [](ChatParser & parser, const std::string & text, bool final) {
+             [](ChatParser& parser, const std::string& text, bool final) {
                  std::vector<common_chat_msg_diff> diffs;
                  {
                      nb::gil_scoped_release released;
                      diffs = parser.feed(text, final);
                  }
                  std::vector<std::tuple<std::string, std::string, int, std::string, std::string, std::string>> out;
-                 for (const common_chat_msg_diff & d : diffs) {
-                     const int index = d.tool_call_index == std::string::npos ? -1 : static_cast<int>(d.tool_call_index);
-                     out.emplace_back(d.content_delta, d.reasoning_content_delta, index, d.tool_call_delta.name, d.tool_call_delta.arguments,
-                                      d.tool_call_delta.id);
+                 for (const common_chat_msg_diff& d : diffs) {
+                     const int index =
+                         d.tool_call_index == std::string::npos ? -1 : static_cast<int>(d.tool_call_index);
+                     out.emplace_back(d.content_delta, d.reasoning_content_delta, index, d.tool_call_delta.name,
+                                      d.tool_call_delta.arguments, d.tool_call_delta.id);
                  }
                  return out;
              })
-        .def("message", [](const ChatParser & parser) {
-            const common_chat_msg & msg = parser.message();
+        .def("message", [](const ChatParser& parser) {
+            const common_chat_msg& msg = parser.message();
             std::vector<std::tuple<std::string, std::string, std::string>> calls;
-            for (const common_chat_tool_call & c : msg.tool_calls) {
+            for (const common_chat_tool_call& c : msg.tool_calls) {
                 calls.emplace_back(c.name, c.arguments, c.id);
             }
             return std::make_tuple(msg.content, msg.reasoning_content, calls);

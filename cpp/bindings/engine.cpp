@@ -12,7 +12,7 @@ using namespace llamaserve;
 
 namespace {
 
-nb::dict info_dict(const ModelInfo & i) {
+nb::dict info_dict(const ModelInfo& i) {
     nb::dict d;
     d["path"] = i.path;
     d["description"] = i.description;
@@ -38,7 +38,7 @@ nb::dict info_dict(const ModelInfo & i) {
     return d;
 }
 
-nb::dict slot_dict(const SlotSnapshot & s) {
+nb::dict slot_dict(const SlotSnapshot& s) {
     nb::dict d;
     d["id"] = s.id;
     d["n_ctx"] = s.n_ctx;
@@ -58,7 +58,7 @@ nb::dict slot_dict(const SlotSnapshot & s) {
     return d;
 }
 
-nb::dict metrics_dict(const Metrics & m) {
+nb::dict metrics_dict(const Metrics& m) {
     auto seconds = [](int64_t us) { return static_cast<double>(us) / 1e6; };
     nb::dict d;
     d["prompt_tokens_total"] = m.prompt_tokens_total;
@@ -81,55 +81,63 @@ nb::dict metrics_dict(const Metrics & m) {
 
 } // namespace
 
-void init_engine(nb::module_ & m) {
+void init_engine(nb::module_& m) {
     nb::class_<Engine>(m, "Engine")
-        .def(nb::init<const EngineParams &>(), nb::call_guard<nb::gil_scoped_release>())
-        .def("info", [](const Engine & e) { return info_dict(e.model().info()); })
+        .def(nb::init<const EngineParams&>(), nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "info", [](const Engine& e) { return info_dict(e.model().info()); },
+            nb::sig("def info(self) -> dict[str, typing.Any]"))
         .def("new_params", &Engine::new_params)
         .def("submit",
-             [](Engine & e, std::vector<PromptPart> prompt, const RequestParams & params, std::shared_ptr<EventSink> sink) {
+             [](Engine& e, std::vector<PromptPart> prompt, const RequestParams& params,
+                std::shared_ptr<EventSink> sink) {
                  nb::gil_scoped_release released;
                  return e.submit(std::move(prompt), params, std::move(sink));
              })
         .def("cancel", &Engine::cancel, nb::call_guard<nb::gil_scoped_release>())
-        .def("slots",
-             [](Engine & e) {
-                 std::vector<SlotSnapshot> slots;
-                 {
-                     nb::gil_scoped_release released;
-                     slots = e.slots();
-                 }
-                 nb::list out;
-                 for (const SlotSnapshot & s : slots) {
-                     out.append(slot_dict(s));
-                 }
-                 return out;
-             })
-        .def("metrics",
-             [](Engine & e, bool reset_window) {
-                 Metrics metrics;
-                 {
-                     nb::gil_scoped_release released;
-                     metrics = e.metrics(reset_window);
-                 }
-                 return metrics_dict(metrics);
-             })
+        .def(
+            "slots",
+            [](Engine& e) {
+                std::vector<SlotSnapshot> slots;
+                {
+                    nb::gil_scoped_release released;
+                    slots = e.slots();
+                }
+                nb::list out;
+                for (const SlotSnapshot& s : slots) {
+                    out.append(slot_dict(s));
+                }
+                return out;
+            },
+            nb::sig("def slots(self) -> list[dict[str, typing.Any]]"))
+        .def(
+            "metrics",
+            [](Engine& e, bool reset_window) {
+                Metrics metrics;
+                {
+                    nb::gil_scoped_release released;
+                    metrics = e.metrics(reset_window);
+                }
+                return metrics_dict(metrics);
+            },
+            nb::arg("reset_window"), nb::sig("def metrics(self, reset_window: bool) -> dict[str, typing.Any]"))
         .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>())
         .def(
             "tokenize",
-            [](const Engine & e, const std::string & text, bool special, bool parse_special) {
+            [](const Engine& e, const std::string& text, bool special, bool parse_special) {
                 return e.model().tokenize(text, special, parse_special);
             },
             nb::call_guard<nb::gil_scoped_release>())
         .def(
-            "detokenize", [](const Engine & e, const std::vector<llama_token> & tokens) { return e.model().detokenize(tokens); },
+            "detokenize",
+            [](const Engine& e, const std::vector<llama_token>& tokens) { return e.model().detokenize(tokens); },
             nb::call_guard<nb::gil_scoped_release>())
         .def("token_bytes",
-             [](const Engine & e, llama_token token) {
+             [](const Engine& e, llama_token token) {
                  const std::string text = e.model().token_bytes(token);
                  return nb::bytes(text.data(), text.size());
              })
         .def(
-            "apply_template", [](const Engine & e, const ChatInputs & inputs) { return e.chat().apply(inputs); },
+            "apply_template", [](const Engine& e, const ChatInputs& inputs) { return e.chat().apply(inputs); },
             nb::call_guard<nb::gil_scoped_release>());
 }

@@ -12,11 +12,11 @@ using namespace llamaserve;
 
 namespace {
 
-nb::bytes as_bytes(const std::string & s) {
+nb::bytes as_bytes(const std::string& s) {
     return nb::bytes(s.data(), s.size());
 }
 
-const char * stop_name(StopType type) {
+const char* stop_name(StopType type) {
     switch (type) {
     case StopType::eos:
         return "eos";
@@ -29,11 +29,11 @@ const char * stop_name(StopType type) {
     }
 }
 
-nb::list probs_list(const Event & e) {
+nb::list probs_list(const Event& e) {
     nb::list out;
-    for (const TokenProbs & t : e.probs) {
+    for (const TokenProbs& t : e.probs) {
         nb::list top;
-        for (const TokenCandidate & c : t.top) {
+        for (const TokenCandidate& c : t.top) {
             top.append(nb::make_tuple(c.id, as_bytes(c.text), c.p));
         }
         out.append(nb::make_tuple(t.id, as_bytes(t.text), t.p, top));
@@ -41,9 +41,9 @@ nb::list probs_list(const Event & e) {
     return out;
 }
 
-nb::list event_list(std::vector<Event> && events) {
+nb::list event_list(std::vector<Event>&& events) {
     nb::list out;
-    for (Event & e : events) {
+    for (Event& e : events) {
         out.append(nb::cast(std::move(e)));
     }
     return out;
@@ -51,7 +51,7 @@ nb::list event_list(std::vector<Event> && events) {
 
 } // namespace
 
-void init_events(nb::module_ & m) {
+void init_events(nb::module_& m) {
     nb::enum_<EventKind>(m, "EventKind")
         .value("started", EventKind::started)
         .value("progress", EventKind::progress)
@@ -60,7 +60,9 @@ void init_events(nb::module_ & m) {
         .value("error", EventKind::error);
 
     nb::class_<Finish>(m, "Finish")
-        .def_prop_ro("stop_type", [](const Finish & f) { return stop_name(f.stop); })
+        .def_prop_ro(
+            "stop_type", [](const Finish& f) { return stop_name(f.stop); },
+            nb::sig("def stop_type(self) -> typing.Literal['none', 'eos', 'word', 'limit']"))
         .def_ro("stopping_word", &Finish::stopping_word)
         .def_ro("truncated", &Finish::truncated)
         .def_ro("has_new_line", &Finish::has_new_line)
@@ -76,38 +78,52 @@ void init_events(nb::module_ & m) {
         .def_ro("tokens", &Event::tokens)
         .def_ro("n_predicted", &Event::n_predicted)
         .def_ro("n_prompt_tokens", &Event::n_prompt_tokens)
-        .def_prop_ro("has_extras", [](const Event & e) { return !e.probs.empty() || e.timings.has_value() || e.progress.has_value(); })
-        .def_prop_ro("probs", &probs_list)
-        .def_prop_ro("progress",
-                     [](const Event & e) -> nb::object {
-                         return e.progress ? nb::object(nb::make_tuple(e.progress->total, e.progress->cache, e.progress->processed,
-                                                                       e.progress->time_ms))
-                                           : nb::none();
-                     })
-        .def_prop_ro("timings",
-                     [](const Event & e) -> nb::object {
-                         return e.timings ? nb::object(nb::make_tuple(e.timings->cache_n, e.timings->prompt_n, e.timings->prompt_ms,
-                                                                      e.timings->predicted_n, e.timings->predicted_ms))
-                                          : nb::none();
-                     })
-        .def_prop_ro("finish", [](const Event & e) { return e.finish; })
-        .def_prop_ro("error", [](const Event & e) {
-            const Failure f = e.failure.value_or(Failure{"internal", "unknown error", 0, 0});
-            return nb::make_tuple(f.kind, f.message, f.n_prompt_tokens, f.n_ctx);
-        });
+        .def_prop_ro("has_extras",
+                     [](const Event& e) { return !e.probs.empty() || e.timings.has_value() || e.progress.has_value(); })
+        .def_prop_ro("probs", &probs_list,
+                     nb::sig("def probs(self) -> list[tuple[int, bytes, float, list[tuple[int, bytes, float]]]]"))
+        .def_prop_ro(
+            "progress",
+            [](const Event& e) -> nb::object {
+                return e.progress ? nb::object(nb::make_tuple(e.progress->total, e.progress->cache,
+                                                              e.progress->processed, e.progress->time_ms))
+                                  : nb::none();
+            },
+            nb::sig("def progress(self) -> tuple[int, int, int, int] | None"))
+        .def_prop_ro(
+            "timings",
+            [](const Event& e) -> nb::object {
+                return e.timings
+                           ? nb::object(nb::make_tuple(e.timings->cache_n, e.timings->prompt_n, e.timings->prompt_ms,
+                                                       e.timings->predicted_n, e.timings->predicted_ms))
+                           : nb::none();
+            },
+            nb::sig("def timings(self) -> tuple[int, int, float, int, float] | None"))
+        .def_prop_ro("finish", [](const Event& e) { return e.finish; })
+        .def_prop_ro(
+            "error",
+            [](const Event& e) {
+                const Failure f = e.failure.value_or(Failure{"internal", "unknown error", 0, 0});
+                return nb::make_tuple(f.kind, f.message, f.n_prompt_tokens, f.n_ctx);
+            },
+            nb::sig("def error(self) -> tuple[str, str, int, int]"));
 
     nb::class_<EventSink>(m, "EventSink")
         .def(nb::init<int64_t>(), nb::arg("notify_socket") = -1)
-        .def("drain", [](EventSink & sink) { return event_list(sink.drain()); })
-        .def("wait",
-             [](EventSink & sink, double timeout) {
-                 std::vector<Event> events;
-                 {
-                     nb::gil_scoped_release released;
-                     events = sink.wait(std::chrono::duration<double>(timeout));
-                 }
-                 return event_list(std::move(events));
-             })
+        .def(
+            "drain", [](EventSink& sink) { return event_list(sink.drain()); },
+            nb::sig("def drain(self) -> list[Event]"))
+        .def(
+            "wait",
+            [](EventSink& sink, double timeout) {
+                std::vector<Event> events;
+                {
+                    nb::gil_scoped_release released;
+                    events = sink.wait(std::chrono::duration<double>(timeout));
+                }
+                return event_list(std::move(events));
+            },
+            nb::arg("timeout"), nb::sig("def wait(self, timeout: float) -> list[Event]"))
         .def("close", &EventSink::close)
         .def_prop_ro("closed", &EventSink::closed);
 }

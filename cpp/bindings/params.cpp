@@ -15,15 +15,16 @@ using namespace llamaserve;
 namespace {
 
 // Binds a field of RequestParams (or one that it holds) under the HTTP API's name.
-#define FIELD(name, member)                                                                                                                \
-    def_prop_rw(                                                                                                                           \
-        name, [](const RequestParams & p) { return p.member; }, [](RequestParams & p, decltype(RequestParams{}.member) v) { p.member = v; })
+#define FIELD(name, member)                                                                                            \
+    def_prop_rw(                                                                                                       \
+        name, [](const RequestParams& p) { return p.member; },                                                         \
+        [](RequestParams& p, decltype(RequestParams{}.member) v) { p.member = v; })
 
-void bind_request(nb::module_ & m) {
+void bind_request(nb::module_& m) {
     nb::class_<RequestParams>(m, "RequestParams")
         .def_prop_rw(
-            "seed", [](const RequestParams & p) { return p.sampling.seed; },
-            [](RequestParams & p, int64_t v) { p.sampling.seed = static_cast<uint32_t>(v); })
+            "seed", [](const RequestParams& p) { return p.sampling.seed; },
+            [](RequestParams& p, int64_t v) { p.sampling.seed = static_cast<uint32_t>(v); })
         .FIELD("temperature", sampling.temp)
         .FIELD("dynatemp_range", sampling.dynatemp_range)
         .FIELD("dynatemp_exponent", sampling.dynatemp_exponent)
@@ -77,35 +78,37 @@ void bind_request(nb::module_ & m) {
         .FIELD("reasoning_end_tags", reasoning_end_tags)
         .def_prop_rw(
             "grammar_triggers",
-            [](const RequestParams & p) {
+            [](const RequestParams& p) {
                 std::vector<std::tuple<int, std::string, llama_token>> out;
-                for (const common_grammar_trigger & t : p.grammar_triggers) {
+                for (const common_grammar_trigger& t : p.grammar_triggers) {
                     out.emplace_back(t.type, t.value, t.token);
                 }
                 return out;
             },
-            [](RequestParams & p, const std::vector<std::tuple<int, std::string, llama_token>> & triggers) {
+            [](RequestParams& p, const std::vector<std::tuple<int, std::string, llama_token>>& triggers) {
                 p.grammar_triggers.clear();
-                for (const auto & [type, value, token] : triggers) {
+                for (const auto& [type, value, token] : triggers) {
                     p.grammar_triggers.push_back({static_cast<common_grammar_trigger_type>(type), value, token});
                 }
             })
-        .def("set_samplers_by_names", [](RequestParams & p, const std::vector<std::string> & names) { p.set_samplers(names); })
-        .def("set_samplers_by_chars", [](RequestParams & p, const std::string & chars) { p.set_samplers(chars); })
+        .def("set_samplers_by_names",
+             [](RequestParams& p, const std::vector<std::string>& names) { p.set_samplers(names); })
+        .def("set_samplers_by_chars", [](RequestParams& p, const std::string& chars) { p.set_samplers(chars); })
         .def("clear_logit_bias",
-             [](RequestParams & p) {
+             [](RequestParams& p) {
                  p.sampling.logit_bias.clear();
                  p.logit_bias_texts.clear();
              })
-        .def("add_logit_bias", [](RequestParams & p, llama_token token, float bias) { p.sampling.logit_bias.push_back({token, bias}); })
+        .def("add_logit_bias",
+             [](RequestParams& p, llama_token token, float bias) { p.sampling.logit_bias.push_back({token, bias}); })
         .def("add_logit_bias_text",
-             [](RequestParams & p, const std::string & text, float bias) { p.logit_bias_texts.emplace_back(text, bias); })
-        .def("as_dict", &params_dict);
+             [](RequestParams& p, const std::string& text, float bias) { p.logit_bias_texts.emplace_back(text, bias); })
+        .def("as_dict", &params_dict, nb::sig("def as_dict(self) -> dict[str, typing.Any]"));
 }
 
 #undef FIELD
 
-void bind_engine(nb::module_ & m) {
+void bind_engine(nb::module_& m) {
     nb::class_<EngineParams>(m, "EngineParams")
         .def(nb::init<>())
         .def_rw("model", &EngineParams::model)
@@ -176,20 +179,20 @@ void bind_engine(nb::module_ & m) {
 
 } // namespace
 
-nb::dict params_dict(const RequestParams & p) {
-    const common_params_sampling & s = p.sampling;
+nb::dict params_dict(const RequestParams& p) {
+    const common_params_sampling& s = p.sampling;
     std::vector<std::string> samplers;
     for (const common_sampler_type type : s.samplers) {
         samplers.push_back(common_sampler_type_to_str(type));
     }
     nb::list biases;
-    for (const llama_logit_bias & b : s.logit_bias) {
+    for (const llama_logit_bias& b : s.logit_bias) {
         nb::dict bias;
         bias["bias"] = b.bias;
         bias["token"] = b.token;
         biases.append(bias);
     }
-    const std::string & resolved = common_grammar_value(s.grammar);
+    const std::string& resolved = common_grammar_value(s.grammar);
     nb::dict d;
     d["seed"] = s.seed;
     d["temperature"] = s.temp;
@@ -237,7 +240,7 @@ nb::dict params_dict(const RequestParams & p) {
     return d;
 }
 
-void init_params(nb::module_ & m) {
+void init_params(nb::module_& m) {
     bind_engine(m);
     bind_request(m);
 }

@@ -41,28 +41,29 @@ struct ChatPrompt {
 };
 
 class ChatTemplates {
-  public:
-    explicit ChatTemplates(const Model & model);
+public:
+    explicit ChatTemplates(const Model& model);
 
     // Renders the chat. Throws InvalidRequest where the input or the template says no.
-    ChatPrompt apply(const ChatInputs & inputs) const;
+    ChatPrompt apply(const ChatInputs& inputs) const;
 
-  private:
-    const Model & model_;
+private:
+    const Model& model_;
     bool enable_thinking_;
 };
 
 // Parses one answer as it grows.
 class ChatParser {
-  public:
-    explicit ChatParser(const ChatPrompt & prompt);
+public:
+    explicit ChatParser(const ChatPrompt& prompt);
 
-    // Adds text; returns what the message grew by. `final`: no more comes. Throws InvalidRequest if the whole answer can't be parsed.
-    std::vector<common_chat_msg_diff> feed(const std::string & text, bool final);
+    // Adds text; returns what the message grew by. `final`: no more comes. Throws InvalidRequest if the whole answer
+    // can't be parsed.
+    std::vector<common_chat_msg_diff> feed(const std::string& text, bool final);
 
-    const common_chat_msg & message() const { return message_; }
+    const common_chat_msg& message() const { return message_; }
 
-  private:
+private:
     common_chat_parser_params params_;
     bool plain_;
     std::string text_;

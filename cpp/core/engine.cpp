@@ -18,13 +18,14 @@ const Failure closed_failure{"closed", "the engine is closed", 0, 0};
 
 } // namespace
 
-Engine::Engine(const EngineParams & params) : params_(params) {
+Engine::Engine(const EngineParams& params) : params_(params) {
     model_ = std::make_unique<Model>(params);
     chat_ = std::make_unique<ChatTemplates>(*model_);
     queue_limit_ = params.queue_size > 0 ? params.queue_size : std::max(1024, 16 * model_->info().n_slots);
     // A step that runs when the engine closes is given up (where the backend can).
     llama_set_abort_callback(
-        model_->context(), [](void * closing) { return static_cast<std::atomic<bool> *>(closing)->load(std::memory_order_relaxed); },
+        model_->context(),
+        [](void* closing) { return static_cast<std::atomic<bool>*>(closing)->load(std::memory_order_relaxed); },
         &closing_);
     if (model_->cannot_complete().empty()) {
         scheduler_ = std::make_unique<Scheduler>(*model_, params_);
@@ -72,7 +73,8 @@ uint64_t Engine::submit(std::vector<PromptPart> prompt, RequestParams params, st
         }
     }
     if (full) {
-        fail(*request, {"unavailable", "too many requests are waiting (" + std::to_string(queue_limit_) + "); try again later", 0, 0});
+        fail(*request, {"unavailable",
+                        "too many requests are waiting (" + std::to_string(queue_limit_) + "); try again later", 0, 0});
     } else {
         intake_arrived_.notify_one();
     }
@@ -90,7 +92,7 @@ void Engine::cancel(uint64_t request) {
             return;
         }
     }
-    post([request](Scheduler & scheduler) { scheduler.cancel(request); });
+    post([request](Scheduler& scheduler) { scheduler.cancel(request); });
 }
 
 void Engine::prepare_requests() {
@@ -120,11 +122,11 @@ void Engine::prepare_requests() {
                                       " tokens; shorten it or start with a larger ctx_size",
                                   request->n_tokens(), n_ctx};
             }
-        } catch (const InvalidRequest & e) {
+        } catch (const InvalidRequest& e) {
             failure = Failure{"invalid_request", e.what(), 0, 0};
-        } catch (const std::bad_alloc &) {
+        } catch (const std::bad_alloc&) {
             failure = Failure{"internal", "not enough memory to take the request in", 0, 0};
-        } catch (const std::exception & e) {
+        } catch (const std::exception& e) {
             failure = Failure{"invalid_request", e.what(), 0, 0};
         }
         {
@@ -139,7 +141,7 @@ void Engine::prepare_requests() {
             if (!failure) {
                 // std::function needs something that can be copied.
                 auto shared = std::make_shared<std::unique_ptr<Request>>(std::move(request));
-                commands_.push_back([shared](Scheduler & scheduler) { scheduler.submit(std::move(*shared)); });
+                commands_.push_back([shared](Scheduler& scheduler) { scheduler.submit(std::move(*shared)); });
             }
         }
         if (failure) {
@@ -150,7 +152,7 @@ void Engine::prepare_requests() {
     }
 }
 
-void Engine::fail(const Request & request, Failure failure) {
+void Engine::fail(const Request& request, Failure failure) {
     Event e;
     e.request = request.id;
     e.kind = EventKind::error;
@@ -169,7 +171,8 @@ void Engine::post(Command command) {
     commands_arrived_.notify_one();
 }
 
-template <typename T> T Engine::ask(std::function<T(Scheduler &)> question) {
+template <typename T>
+T Engine::ask(std::function<T(Scheduler&)> question) {
     if (!scheduler_) {
         return T{};
     }
@@ -180,22 +183,23 @@ template <typename T> T Engine::ask(std::function<T(Scheduler &)> question) {
         if (closing_ || engine_done_) {
             throw EngineClosed();
         }
-        commands_.push_back([answer, question = std::move(question)](Scheduler & scheduler) { answer->set_value(question(scheduler)); });
+        commands_.push_back(
+            [answer, question = std::move(question)](Scheduler& scheduler) { answer->set_value(question(scheduler)); });
     }
     commands_arrived_.notify_one();
     try {
         return result.get();
-    } catch (const std::future_error &) { // the engine closed before it came to the question
+    } catch (const std::future_error&) { // the engine closed before it came to the question
         throw EngineClosed();
     }
 }
 
 std::vector<SlotSnapshot> Engine::slots() {
-    return ask<std::vector<SlotSnapshot>>([](Scheduler & s) { return s.slots(); });
+    return ask<std::vector<SlotSnapshot>>([](Scheduler& s) { return s.slots(); });
 }
 
 Metrics Engine::metrics(bool reset_window) {
-    return ask<Metrics>([reset_window](Scheduler & s) { return s.metrics(reset_window); });
+    return ask<Metrics>([reset_window](Scheduler& s) { return s.metrics(reset_window); });
 }
 
 void Engine::run() {
@@ -217,12 +221,12 @@ void Engine::run() {
             commands.swap(commands_);
         }
         try {
-            for (Command & command : commands) {
+            for (Command& command : commands) {
                 command(*scheduler_);
             }
             commands.clear();
             more = scheduler_->step(outbox);
-        } catch (const std::exception & e) {
+        } catch (const std::exception& e) {
             log_write(1, std::string("a step failed: ") + e.what());
             scheduler_->fail_all({"internal", e.what(), 0, 0}, outbox);
             commands.clear();
@@ -236,7 +240,7 @@ void Engine::run() {
         commands.swap(commands_);
         engine_done_ = true;
     }
-    for (Command & command : commands) {
+    for (Command& command : commands) {
         command(*scheduler_);
     }
     commands.clear();
@@ -252,7 +256,7 @@ void Engine::close() {
     }
     commands_arrived_.notify_all();
     intake_arrived_.notify_all();
-    for (std::thread & thread : intake_threads_) {
+    for (std::thread& thread : intake_threads_) {
         thread.join();
     }
     intake_threads_.clear();
@@ -265,11 +269,9 @@ void Engine::close() {
         rest.swap(intake_);
         preparing_.clear();
     }
-    for (const auto & request : rest) {
+    for (const auto& request : rest) {
         fail(*request, closed_failure);
     }
-    // What holds memory goes now, not when the last reference to this object does.
-    scheduler_.reset();
 }
 
 } // namespace llamaserve

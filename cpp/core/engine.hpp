@@ -21,21 +21,21 @@ namespace llamaserve {
 
 // All functions are thread-safe.
 class Engine {
-  public:
+public:
     // Loads the model; throws LoadError.
-    explicit Engine(const EngineParams & params);
+    explicit Engine(const EngineParams& params);
     ~Engine();
-    Engine(const Engine &) = delete;
-    Engine & operator=(const Engine &) = delete;
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
 
-    const Model & model() const { return *model_; }
-    const ChatTemplates & chat() const { return *chat_; }
+    const Model& model() const { return *model_; }
+    const ChatTemplates& chat() const { return *chat_; }
 
     // A request's parameters with the engine's and the model's defaults in them.
     RequestParams new_params() const;
 
-    // Takes the request in and returns its id. Its events go to `sink`; all that is wrong with it, it learns from there.
-    // Throws EngineClosed.
+    // Takes the request in and returns its id. Its events go to `sink`; all that is wrong with it, it learns from
+    // there. Throws EngineClosed.
     uint64_t submit(std::vector<PromptPart> prompt, RequestParams params, std::shared_ptr<EventSink> sink);
 
     // Ends the request within a step. No events of it are sent from then on.
@@ -48,14 +48,15 @@ class Engine {
     // Ends all requests and stops the threads. The model is freed with the object.
     void close();
 
-  private:
-    using Command = std::function<void(Scheduler &)>;
+private:
+    using Command = std::function<void(Scheduler&)>;
 
     void run();
     void prepare_requests();
-    void fail(const Request & request, Failure failure);
+    void fail(const Request& request, Failure failure);
     void post(Command command);
-    template <typename T> T ask(std::function<T(Scheduler &)> question);
+    template <typename T>
+    T ask(std::function<T(Scheduler&)> question);
 
     EngineParams params_;
     std::unique_ptr<Model> model_;

@@ -12,13 +12,14 @@ namespace llamaserve {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string & option, const std::string & value, const std::string & expected) {
+[[noreturn]] void refuse(const std::string& option, const std::string& value, const std::string& expected) {
     throw LoadError(option + ": '" + value + "' can't be used; expected " + expected);
 }
 
-template <typename T> T choice(const std::string & option, const std::string & value, const std::vector<std::pair<std::string, T>> & known) {
+template <typename T>
+T choice(const std::string& option, const std::string& value, const std::vector<std::pair<std::string, T>>& known) {
     std::string names;
-    for (const auto & [name, result] : known) {
+    for (const auto& [name, result] : known) {
         if (name == value) {
             return result;
         }
@@ -27,7 +28,7 @@ template <typename T> T choice(const std::string & option, const std::string & v
     refuse(option, value, "one of " + names);
 }
 
-int32_t integer(const std::string & option, const std::string & value) {
+int32_t integer(const std::string& option, const std::string& value) {
     int32_t out = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out);
     if (error != std::errc{} || end != value.data() + value.size()) {
@@ -36,13 +37,13 @@ int32_t integer(const std::string & option, const std::string & value) {
     return out;
 }
 
-void in_range(const std::string & option, int64_t value, int64_t low, int64_t high) {
+void in_range(const std::string& option, int64_t value, int64_t low, int64_t high) {
     if (value < low || value > high) {
         refuse(option, std::to_string(value), "a number from " + std::to_string(low) + " to " + std::to_string(high));
     }
 }
 
-ggml_type cache_type(const std::string & option, const std::string & value) {
+ggml_type cache_type(const std::string& option, const std::string& value) {
     return choice<ggml_type>(option, value,
                              {{"f32", GGML_TYPE_F32},
                               {"f16", GGML_TYPE_F16},
@@ -55,13 +56,13 @@ ggml_type cache_type(const std::string & option, const std::string & value) {
                               {"q5_1", GGML_TYPE_Q5_1}});
 }
 
-std::vector<ggml_backend_dev_t> devices(const std::string & value) {
+std::vector<ggml_backend_dev_t> devices(const std::string& value) {
     std::vector<ggml_backend_dev_t> out;
     if (value.empty()) {
         return out;
     }
     if (value != "none") {
-        for (const std::string & name : string_split<std::string>(value, ',')) {
+        for (const std::string& name : string_split<std::string>(value, ',')) {
             ggml_backend_dev_t dev = ggml_backend_dev_by_name(name.c_str());
             if (dev == nullptr || ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU) {
                 refuse("device", name, "the name of a device (--list-devices shows them)");
@@ -73,10 +74,10 @@ std::vector<ggml_backend_dev_t> devices(const std::string & value) {
     return out;
 }
 
-void tensor_overrides(const std::string & value, std::vector<llama_model_tensor_buft_override> & out) {
+void tensor_overrides(const std::string& value, std::vector<llama_model_tensor_buft_override>& out) {
     // llama.cpp keeps the pattern's pointer for the life of the model.
     static std::list<std::string> patterns;
-    for (const std::string & item : string_split<std::string>(value, ',')) {
+    for (const std::string& item : string_split<std::string>(value, ',')) {
         const size_t eq = item.find('=');
         if (eq == std::string::npos) {
             refuse("override_tensor", item, "<tensor name pattern>=<buffer type>");
@@ -85,7 +86,7 @@ void tensor_overrides(const std::string & value, std::vector<llama_model_tensor_
         ggml_backend_buffer_type_t found = nullptr;
         std::string known;
         for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
-            auto * buft = ggml_backend_dev_buffer_type(ggml_backend_dev_get(i));
+            auto* buft = ggml_backend_dev_buffer_type(ggml_backend_dev_get(i));
             if (buft != nullptr) {
                 known += (known.empty() ? "" : ", ") + std::string(ggml_backend_buft_name(buft));
                 if (type == ggml_backend_buft_name(buft)) {
@@ -100,7 +101,7 @@ void tensor_overrides(const std::string & value, std::vector<llama_model_tensor_
     }
 }
 
-void set_context(const EngineParams & in, common_params & out) {
+void set_context(const EngineParams& in, common_params& out) {
     in_range("ctx_size", in.ctx_size, 0, INT32_MAX);
     in_range("batch_size", in.batch_size, 1, 1 << 20);
     in_range("ubatch_size", in.ubatch_size, 1, 1 << 20);
@@ -150,7 +151,7 @@ void set_context(const EngineParams & in, common_params & out) {
     out.yarn_beta_fast = in.yarn_beta_fast;
 }
 
-void set_hardware(const EngineParams & in, common_params & out) {
+void set_hardware(const EngineParams& in, common_params& out) {
     in_range("threads", in.threads, -1, GGML_MAX_N_THREADS);
     in_range("threads_batch", in.threads_batch, -1, GGML_MAX_N_THREADS);
     out.cpuparams.n_threads = in.threads == 0 ? -1 : in.threads;
@@ -169,7 +170,8 @@ void set_hardware(const EngineParams & in, common_params & out) {
                                              {"mmap+mlock", LLAMA_LOAD_MODE_MMAP_MLOCK},
                                              {"dio", LLAMA_LOAD_MODE_DIRECT_IO}});
     out.lazy_mode = choice<llama_lazy_mode>(
-        "lazy_mode", in.lazy_mode, {{"auto", LLAMA_LAZY_MODE_AUTO}, {"on", LLAMA_LAZY_MODE_ON}, {"off", LLAMA_LAZY_MODE_OFF}});
+        "lazy_mode", in.lazy_mode,
+        {{"auto", LLAMA_LAZY_MODE_AUTO}, {"on", LLAMA_LAZY_MODE_ON}, {"off", LLAMA_LAZY_MODE_OFF}});
     if (!in.numa.empty()) {
         out.numa = choice<ggml_numa_strategy>("numa", in.numa,
                                               {{"distribute", GGML_NUMA_STRATEGY_DISTRIBUTE},
@@ -177,7 +179,9 @@ void set_hardware(const EngineParams & in, common_params & out) {
                                                {"numactl", GGML_NUMA_STRATEGY_NUMACTL}});
     }
     out.devices = devices(in.device);
-    out.n_gpu_layers = in.n_gpu_layers == "auto" ? -1 : in.n_gpu_layers == "all" ? -2 : integer("n_gpu_layers", in.n_gpu_layers);
+    out.n_gpu_layers = in.n_gpu_layers == "auto"  ? -1
+                       : in.n_gpu_layers == "all" ? -2
+                                                  : integer("n_gpu_layers", in.n_gpu_layers);
     out.split_mode = choice<llama_split_mode>("split_mode", in.split_mode,
                                               {{"none", LLAMA_SPLIT_MODE_NONE},
                                                {"layer", LLAMA_SPLIT_MODE_LAYER},
@@ -198,7 +202,7 @@ void set_hardware(const EngineParams & in, common_params & out) {
     if (!in.fit_target.empty()) {
         const auto parts = string_split<std::string>(in.fit_target, ',');
         for (size_t i = 0; i < out.fit_params_target.size(); ++i) {
-            const std::string & part = parts.size() == 1 ? parts[0] : i < parts.size() ? parts[i] : "1024";
+            const std::string& part = parts.size() == 1 ? parts[0] : i < parts.size() ? parts[i] : "1024";
             const int32_t mib = integer("fit_target", part);
             in_range("fit_target", mib, 0, INT32_MAX);
             out.fit_params_target[i] = static_cast<size_t>(mib) * 1024 * 1024;
@@ -206,7 +210,7 @@ void set_hardware(const EngineParams & in, common_params & out) {
     }
 }
 
-void set_tensors(const EngineParams & in, common_params & out) {
+void set_tensors(const EngineParams& in, common_params& out) {
     if (!in.override_tensor.empty()) {
         tensor_overrides(in.override_tensor, out.tensor_buft_overrides);
     }
@@ -221,8 +225,8 @@ void set_tensors(const EngineParams & in, common_params & out) {
     while (out.tensor_buft_overrides.size() < llama_max_tensor_buft_overrides()) {
         out.tensor_buft_overrides.push_back({nullptr, nullptr});
     }
-    for (const std::string & item : in.override_kv) {
-        for (const std::string & one : string_split<std::string>(item, ',')) {
+    for (const std::string& item : in.override_kv) {
+        for (const std::string& one : string_split<std::string>(item, ',')) {
             if (!string_parse_kv_override(one.c_str(), out.kv_overrides)) {
                 refuse("override_kv", one, "KEY=TYPE:VALUE with TYPE one of int, float, bool, str");
             }
@@ -234,12 +238,12 @@ void set_tensors(const EngineParams & in, common_params & out) {
     }
 }
 
-void set_chat(const EngineParams & in, common_params & out) {
+void set_chat(const EngineParams& in, common_params& out) {
     out.chat_template = in.chat_template;
     out.use_jinja = in.jinja;
     try {
         out.reasoning_format = common_reasoning_format_from_name(in.reasoning_format);
-    } catch (const std::exception &) {
+    } catch (const std::exception&) {
         refuse("reasoning_format", in.reasoning_format, "one of none, auto, deepseek, deepseek-legacy");
     }
     out.enable_reasoning = choice<int>("reasoning", in.reasoning, {{"auto", -1}, {"on", 1}, {"off", 0}});
@@ -247,7 +251,8 @@ void set_chat(const EngineParams & in, common_params & out) {
     out.sampling.reasoning_budget_tokens = in.reasoning_budget;
     out.sampling.reasoning_budget_message = in.reasoning_budget_message;
     out.default_template_kwargs = in.chat_template_kwargs;
-    out.default_template_kwargs.try_emplace("preserve_reasoning", in.reasoning_preserve.value_or(true) ? "true" : "false");
+    out.default_template_kwargs.try_emplace("preserve_reasoning",
+                                            in.reasoning_preserve.value_or(true) ? "true" : "false");
     if (!in.reasoning_effort.empty() && in.reasoning_effort != "default") {
         out.default_template_kwargs["reasoning_effort"] = common_json::make(in.reasoning_effort).dump();
     }
@@ -258,7 +263,7 @@ void set_chat(const EngineParams & in, common_params & out) {
 
 } // namespace
 
-common_params to_common(const EngineParams & in) {
+common_params to_common(const EngineParams& in) {
     if (!std::isfinite(in.step_target_ms) || in.step_target_ms <= 0.0f) {
         refuse("step_target_ms", std::to_string(in.step_target_ms), "a number of milliseconds above 0");
     }

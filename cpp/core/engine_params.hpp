@@ -82,6 +82,6 @@ struct EngineParams {
 };
 
 // llama-common's form of `params`. Throws LoadError naming the option whose value can't be used.
-common_params to_common(const EngineParams & params);
+common_params to_common(const EngineParams& params);
 
 } // namespace llamaserve

@@ -5,9 +5,9 @@
 #include <utility>
 
 #ifdef _WIN32
-#    include <winsock2.h>
+#include <winsock2.h>
 #else
-#    include <unistd.h>
+#include <unistd.h>
 #endif
 
 namespace llamaserve {
@@ -18,7 +18,7 @@ namespace {
 void write_byte(int64_t handle) {
     const char byte = 1;
 #ifdef _WIN32
-    (void) send(static_cast<SOCKET>(handle), &byte, 1, 0);
+    (void)send(static_cast<SOCKET>(handle), &byte, 1, 0);
 #else
     while (write(static_cast<int>(handle), &byte, 1) < 0 && errno == EINTR) {
     }
@@ -27,7 +27,7 @@ void write_byte(int64_t handle) {
 
 } // namespace
 
-void EventSink::push(std::vector<Event> && events) {
+void EventSink::push(std::vector<Event>&& events) {
     {
         std::lock_guard lock(mutex_);
         if (closed_) {
@@ -37,7 +37,8 @@ void EventSink::push(std::vector<Event> && events) {
         if (was_empty) {
             events_ = std::move(events);
         } else {
-            events_.insert(events_.end(), std::make_move_iterator(events.begin()), std::make_move_iterator(events.end()));
+            events_.insert(events_.end(), std::make_move_iterator(events.begin()),
+                           std::make_move_iterator(events.end()));
         }
         if (was_empty && notify_socket_ >= 0) {
             // Under the lock, since close() promises that the socket isn't used afterwards.
@@ -72,19 +73,19 @@ bool EventSink::closed() const {
     return closed_;
 }
 
-void Outbox::add(const std::shared_ptr<EventSink> & sink, Event && event) {
-    for (auto & [known, events] : sinks_) {
+void Outbox::add(const std::shared_ptr<EventSink>& sink, Event&& event) {
+    for (auto& [known, events] : sinks_) {
         if (known == sink) {
             events.push_back(std::move(event));
             return;
         }
     }
-    auto & [_, events] = sinks_.emplace_back(sink, std::vector<Event>{});
+    auto& [_, events] = sinks_.emplace_back(sink, std::vector<Event>{});
     events.push_back(std::move(event));
 }
 
 void Outbox::publish() {
-    for (auto & [sink, events] : sinks_) {
+    for (auto& [sink, events] : sinks_) {
         sink->push(std::move(events));
     }
     sinks_.clear();

@@ -81,12 +81,12 @@ struct Event {
 
 // Queue from the engine to one reader: a thread that waits, or an event loop that watches a socket.
 class EventSink {
-  public:
+public:
     // `notify_socket`: a non-blocking socket that gets one byte when events come to an empty queue; -1 for none.
     explicit EventSink(int64_t notify_socket = -1) : notify_socket_(notify_socket) {}
 
     // For the engine: adds the events of one step, and wakes the reader once.
-    void push(std::vector<Event> && events);
+    void push(std::vector<Event>&& events);
 
     // All events that are there.
     std::vector<Event> drain();
@@ -98,7 +98,7 @@ class EventSink {
     void close();
     bool closed() const;
 
-  private:
+private:
     mutable std::mutex mutex_;
     std::condition_variable arrived_;
     std::vector<Event> events_;
@@ -108,11 +108,11 @@ class EventSink {
 
 // Gathers the events of a step, so that each sink is woken once.
 class Outbox {
-  public:
-    void add(const std::shared_ptr<EventSink> & sink, Event && event);
+public:
+    void add(const std::shared_ptr<EventSink>& sink, Event&& event);
     void publish();
 
-  private:
+private:
     std::vector<std::pair<std::shared_ptr<EventSink>, std::vector<Event>>> sinks_;
 };
 

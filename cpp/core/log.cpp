@@ -10,7 +10,7 @@ namespace llamaserve {
 
 namespace {
 
-thread_local LogCapture * capture = nullptr;
+thread_local LogCapture* capture = nullptr;
 
 ggml_log_level ggml_level(int level) {
     switch (level) {
@@ -27,7 +27,7 @@ ggml_log_level ggml_level(int level) {
     }
 }
 
-void on_llama_log(ggml_log_level level, const char * text, void * user_data) {
+void on_llama_log(ggml_log_level level, const char* text, void* user_data) {
     if (capture != nullptr && level == GGML_LOG_LEVEL_ERROR) {
         log_capture_add(text);
     }
@@ -36,7 +36,7 @@ void on_llama_log(ggml_log_level level, const char * text, void * user_data) {
 
 } // namespace
 
-void log_capture_add(const char * text) {
+void log_capture_add(const char* text) {
     capture->text_ += text;
 }
 
@@ -48,9 +48,9 @@ void log_init() {
     });
 }
 
-void log_configure(const LogConfig & config) {
+void log_configure(const LogConfig& config) {
     log_init();
-    common_log * log = common_log_main();
+    common_log* log = common_log_main();
     common_log_set_verbosity_thold(config.verbosity);
     common_log_set_jsonl(config.jsonl);
     if (!config.file.empty()) {
@@ -66,7 +66,7 @@ void log_configure(const LogConfig & config) {
     }
 }
 
-void log_write(int level, const std::string & text) {
+void log_write(int level, const std::string& text) {
     if (level <= common_log_get_verbosity_thold()) {
         common_log_add(common_log_main(), ggml_level(level), "%s\n", text.c_str());
     }
@@ -98,7 +98,7 @@ std::string LogCapture::errors() const {
             line.erase(0, colon + 2);
         }
         bool known = line.empty();
-        for (const std::string & other : lines) {
+        for (const std::string& other : lines) {
             known = known || other.find(line) != std::string::npos || line.find(other) != std::string::npos;
         }
         if (!known) {
@@ -107,7 +107,7 @@ std::string LogCapture::errors() const {
         start = end + 1;
     }
     std::string out;
-    for (const std::string & line : lines) {
+    for (const std::string& line : lines) {
         out += (out.empty() ? "" : "; ") + line;
     }
     return out;

@@ -18,28 +18,29 @@ struct LogConfig {
 
 // Routes llama.cpp's messages to the log. Done once per process; errors only until log_configure is called.
 void log_init();
-void log_configure(const LogConfig & config);
-void log_write(int level, const std::string & text);
+void log_configure(const LogConfig& config);
+void log_write(int level, const std::string& text);
 void log_flush();
 
 // For the log's callback: adds to the innermost capture of this thread.
-void log_capture_add(const char * text);
+void log_capture_add(const char* text);
 
-// Collects the error messages that llama.cpp writes on this thread while the object lives, so that an exception can quote them.
+// Collects the error messages that llama.cpp writes on this thread while the object lives, so that an exception can
+// quote them.
 class LogCapture {
-  public:
+public:
     LogCapture();
     ~LogCapture();
-    LogCapture(const LogCapture &) = delete;
-    LogCapture & operator=(const LogCapture &) = delete;
+    LogCapture(const LogCapture&) = delete;
+    LogCapture& operator=(const LogCapture&) = delete;
 
     // The messages joined with "; ", repeated ones once; empty if there was none.
     std::string errors() const;
 
-  private:
+private:
     std::string text_;
-    LogCapture * outer_;
-    friend void log_capture_add(const char * text);
+    LogCapture* outer_;
+    friend void log_capture_add(const char* text);
 };
 
 } // namespace llamaserve

@@ -23,8 +23,9 @@ void backend_init() {
     });
 }
 
-// llama.cpp answers these cases with a message about its own parser; a user wants to hear which file and what is wrong with it.
-void check_file(const std::string & path) {
+// llama.cpp answers these cases with a message about its own parser; a user wants to hear which file and what is wrong
+// with it.
+void check_file(const std::string& path) {
     if (path.empty()) {
         throw LoadError("no model file was named");
     }
@@ -51,7 +52,7 @@ void check_file(const std::string & path) {
     }
 }
 
-std::string meta_or_empty(const llama_model * model, const char * key) {
+std::string meta_or_empty(const llama_model* model, const char* key) {
     std::array<char, 256> buffer{};
     const int32_t n = llama_model_meta_val_str(model, key, buffer.data(), buffer.size());
     return n < 0 ? std::string() : std::string(buffer.data());
@@ -59,7 +60,7 @@ std::string meta_or_empty(const llama_model * model, const char * key) {
 
 } // namespace
 
-Model::Model(const EngineParams & in) {
+Model::Model(const EngineParams& in) {
     backend_init();
     check_file(in.model);
     params_ = to_common(in);
@@ -69,13 +70,13 @@ Model::Model(const EngineParams & in) {
     std::lock_guard lock(loading);
     llama_numa_init(params_.numa);
     LogCapture capture;
-    auto why = [&](const std::string & what) {
+    auto why = [&](const std::string& what) {
         const std::string errors = capture.errors();
         return in.model + ": " + what + (errors.empty() ? "" : " (" + errors + ")");
     };
     try {
         loaded_ = common_init_from_params(params_);
-    } catch (const std::exception & e) {
+    } catch (const std::exception& e) {
         throw LoadError(why(std::string("can't be loaded: ") + e.what()));
     }
     model_ = loaded_->model();
@@ -84,18 +85,20 @@ Model::Model(const EngineParams & in) {
     }
     context_ = loaded_->context();
     if (context_ == nullptr) {
-        throw LoadError(why("was read, but no context could be made for it; a smaller ctx_size or batch_size needs less memory"));
+        throw LoadError(
+            why("was read, but no context could be made for it; a smaller ctx_size or batch_size needs less memory"));
     }
     vocab_ = llama_model_get_vocab(model_);
     try {
         templates_ = common_chat_templates_init(model_, params_.chat_template);
-    } catch (const std::exception & e) {
-        throw LoadError(in.model + ": the chat template can't be parsed: " + e.what() + ". Another one can be given with chat_template");
+    } catch (const std::exception& e) {
+        throw LoadError(in.model + ": the chat template can't be parsed: " + e.what() +
+                        ". Another one can be given with chat_template");
     }
     describe(in);
 }
 
-void Model::describe(const EngineParams & in) {
+void Model::describe(const EngineParams& in) {
     info_.path = in.model;
     std::array<char, 256> text{};
     llama_model_desc(model_, text.data(), text.size());
@@ -116,7 +119,9 @@ void Model::describe(const EngineParams & in) {
     if (params_.kv_unified_per_slot > 0) {
         info_.n_ctx_slot = std::min(info_.n_ctx_slot, params_.kv_unified_per_slot);
     }
-    auto token_text = [&](llama_token t) { return t == LLAMA_TOKEN_NULL ? std::string() : sanitize_utf8(common_token_to_piece(vocab_, t)); };
+    auto token_text = [&](llama_token t) {
+        return t == LLAMA_TOKEN_NULL ? std::string() : sanitize_utf8(common_token_to_piece(vocab_, t));
+    };
     info_.bos_token = token_text(llama_vocab_bos(vocab_));
     info_.eos_token = token_text(llama_vocab_eos(vocab_));
     info_.chat_template = common_chat_templates_source(templates_.get());
@@ -124,7 +129,7 @@ void Model::describe(const EngineParams & in) {
     info_.chat_template_caps = common_chat_templates_get_caps(templates_.get());
     try {
         info_.supports_thinking = params_.use_jinja && common_chat_templates_support_enable_thinking(templates_.get());
-    } catch (const std::exception &) {
+    } catch (const std::exception&) {
         info_.supports_thinking = false;
     }
     n_swa_ = params_.swa_full ? 0 : llama_model_n_swa(model_);
@@ -142,7 +147,7 @@ void Model::describe(const EngineParams & in) {
     }
 }
 
-std::vector<llama_token> Model::tokenize(const std::string & text, bool special, bool parse_special) const {
+std::vector<llama_token> Model::tokenize(const std::string& text, bool special, bool parse_special) const {
     // llama_tokenize counts in int32.
     if (text.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max() / 2)) {
         throw InvalidRequest("the text is too long to tokenize");
@@ -153,7 +158,7 @@ std::vector<llama_token> Model::tokenize(const std::string & text, bool special,
     return common_tokenize(vocab_, text, special, parse_special);
 }
 
-std::string Model::detokenize(const std::vector<llama_token> & tokens) const {
+std::string Model::detokenize(const std::vector<llama_token>& tokens) const {
     std::string out;
     for (const llama_token token : tokens) {
         out += token_bytes(token);
@@ -163,8 +168,8 @@ std::string Model::detokenize(const std::vector<llama_token> & tokens) const {
 
 std::string Model::token_bytes(llama_token token, bool special) const {
     if (!is_token(token)) {
-        throw InvalidRequest("token id " + std::to_string(token) + " is outside the vocabulary (0 to " + std::to_string(info_.n_vocab - 1) +
-                             ")");
+        throw InvalidRequest("token id " + std::to_string(token) + " is outside the vocabulary (0 to " +
+                             std::to_string(info_.n_vocab - 1) + ")");
     }
     return common_token_to_piece(vocab_, token, special);
 }

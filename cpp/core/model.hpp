@@ -24,45 +24,45 @@ struct ModelInfo {
 };
 
 class Model {
-  public:
+public:
     // Loads the file. Throws LoadError saying which file and why. Slow; one load at a time in a process.
-    explicit Model(const EngineParams & params);
+    explicit Model(const EngineParams& params);
 
-    const common_params & params() const { return params_; }
-    llama_model * model() const { return model_; }
-    llama_context * context() const { return context_; }
-    const llama_vocab * vocab() const { return vocab_; }
-    const common_chat_templates * templates() const { return templates_.get(); }
+    const common_params& params() const { return params_; }
+    llama_model* model() const { return model_; }
+    llama_context* context() const { return context_; }
+    const llama_vocab* vocab() const { return vocab_; }
+    const common_chat_templates* templates() const { return templates_.get(); }
     bool supports_thinking() const { return info_.supports_thinking; }
-    const ModelInfo & info() const { return info_; }
+    const ModelInfo& info() const { return info_; }
 
     int32_t n_vocab() const { return info_.n_vocab; }
     int32_t n_ctx_slot() const { return info_.n_ctx_slot; }
     int32_t n_swa() const { return n_swa_; }
 
     // Why this model can't complete text; empty if it can.
-    const std::string & cannot_complete() const { return cannot_complete_; }
+    const std::string& cannot_complete() const { return cannot_complete_; }
 
-    // Text to tokens. `special` adds what the model wants around a text (BOS, EOS); `parse_special` turns texts of special tokens
-    // into them. Thread-safe.
-    std::vector<llama_token> tokenize(const std::string & text, bool special, bool parse_special) const;
+    // Text to tokens. `special` adds what the model wants around a text (BOS, EOS); `parse_special` turns texts of
+    // special tokens into them. Thread-safe.
+    std::vector<llama_token> tokenize(const std::string& text, bool special, bool parse_special) const;
 
     // Text of tokens, special ones included, as valid UTF-8. Throws InvalidRequest for ids outside the vocabulary.
-    std::string detokenize(const std::vector<llama_token> & tokens) const;
+    std::string detokenize(const std::vector<llama_token>& tokens) const;
 
     // Bytes of one token. Throws InvalidRequest for an id outside the vocabulary.
     std::string token_bytes(llama_token token, bool special = true) const;
 
     bool is_token(llama_token token) const { return token >= 0 && token < info_.n_vocab; }
 
-  private:
-    void describe(const EngineParams & params);
+private:
+    void describe(const EngineParams& params);
 
     common_params params_;
     common_init_result_ptr loaded_;
-    llama_model * model_ = nullptr;
-    llama_context * context_ = nullptr;
-    const llama_vocab * vocab_ = nullptr;
+    llama_model* model_ = nullptr;
+    llama_context* context_ = nullptr;
+    const llama_vocab* vocab_ = nullptr;
     common_chat_templates_ptr templates_;
     ModelInfo info_;
     int32_t n_swa_ = 0;

@@ -14,15 +14,15 @@ namespace llamaserve {
 
 namespace {
 
-void require_finite(const char * name, float value) {
+void require_finite(const char* name, float value) {
     if (!std::isfinite(value)) {
         throw InvalidRequest(std::string(name) + " must be a finite number");
     }
 }
 
 // Ranges as llama-server has them: what it clamps is clamped here, what it refuses is refused.
-void check_sampling(common_params_sampling & s, const Model & model) {
-    const std::pair<const char *, float *> floats[] = {
+void check_sampling(common_params_sampling& s, const Model& model) {
+    const std::pair<const char*, float*> floats[] = {
         {"temperature", &s.temp},
         {"dynatemp_range", &s.dynatemp_range},
         {"dynatemp_exponent", &s.dynatemp_exponent},
@@ -42,7 +42,7 @@ void check_sampling(common_params_sampling & s, const Model & model) {
         {"adaptive_target", &s.adaptive_target},
         {"adaptive_decay", &s.adaptive_decay},
     };
-    for (const auto & [name, value] : floats) {
+    for (const auto& [name, value] : floats) {
         require_finite(name, *value);
     }
     if (s.penalty_repeat <= 0.0f || !std::isfinite(1.0f / s.penalty_repeat)) {
@@ -67,23 +67,23 @@ void check_sampling(common_params_sampling & s, const Model & model) {
     s.dry_penalty_last_n = std::clamp(s.dry_penalty_last_n, 0, model.n_ctx_slot());
     s.min_keep = std::clamp(s.min_keep, 0, model.n_vocab());
     s.n_probs = std::clamp(s.n_probs, 0, model.n_vocab());
-    for (const std::string & breaker : s.dry_sequence_breakers) {
+    for (const std::string& breaker : s.dry_sequence_breakers) {
         if (breaker.empty()) {
             throw InvalidRequest("dry_sequence_breakers must not hold an empty text");
         }
     }
 }
 
-void add_biases(RequestParams & p, const Model & model) {
-    auto & biases = p.sampling.logit_bias;
-    for (const auto & [text, bias] : p.logit_bias_texts) {
+void add_biases(RequestParams& p, const Model& model) {
+    auto& biases = p.sampling.logit_bias;
+    for (const auto& [text, bias] : p.logit_bias_texts) {
         for (const llama_token token : model.tokenize(text, false, false)) {
             biases.push_back({token, bias});
         }
     }
     p.logit_bias_texts.clear();
-    std::erase_if(biases, [&](const llama_logit_bias & b) { return !model.is_token(b.token); });
-    for (llama_logit_bias & b : biases) {
+    std::erase_if(biases, [&](const llama_logit_bias& b) { return !model.is_token(b.token); });
+    for (llama_logit_bias& b : biases) {
         if (std::isnan(b.bias)) {
             throw InvalidRequest("logit_bias must hold numbers");
         }
@@ -91,13 +91,13 @@ void add_biases(RequestParams & p, const Model & model) {
         b.bias = std::min(b.bias, 1e9f);
     }
     if (p.sampling.ignore_eos) {
-        const auto & eog = p.sampling.logit_bias_eog;
+        const auto& eog = p.sampling.logit_bias_eog;
         biases.insert(biases.end(), eog.begin(), eog.end());
     }
 }
 
-void resolve_grammar(RequestParams & p, const Model & model) {
-    auto & s = p.sampling;
+void resolve_grammar(RequestParams& p, const Model& model) {
+    auto& s = p.sampling;
     if (!p.json_schema.empty()) {
         try {
             common_json schema = common_json::parse(p.json_schema);
@@ -105,7 +105,7 @@ void resolve_grammar(RequestParams & p, const Model & model) {
                 schema["type"] = "object";
             }
             s.grammar = {COMMON_GRAMMAR_TYPE_OUTPUT_FORMAT, json_schema_to_grammar(schema)};
-        } catch (const std::exception & e) {
+        } catch (const std::exception& e) {
             throw InvalidRequest(std::string("json_schema: ") + e.what());
         }
     } else if (!p.grammar.empty()) {
@@ -113,7 +113,7 @@ void resolve_grammar(RequestParams & p, const Model & model) {
     } else {
         s.grammar = {};
     }
-    for (const std::string & text : p.preserved_tokens) {
+    for (const std::string& text : p.preserved_tokens) {
         const auto ids = model.tokenize(text, false, true);
         if (ids.size() == 1) {
             s.preserved_tokens.insert(ids[0]);
@@ -135,36 +135,37 @@ void resolve_grammar(RequestParams & p, const Model & model) {
     }
 }
 
-void resolve_reasoning(RequestParams & p, const Model & model) {
-    auto & s = p.sampling;
+void resolve_reasoning(RequestParams& p, const Model& model) {
+    auto& s = p.sampling;
     s.reasoning_budget_start.clear();
     s.reasoning_budget_end.clear();
     s.reasoning_budget_forced.clear();
     if (!p.reasoning_start_tag.empty()) {
         s.reasoning_budget_start = model.tokenize(p.reasoning_start_tag, false, true);
     }
-    for (const std::string & tag : p.reasoning_end_tags) {
+    for (const std::string& tag : p.reasoning_end_tags) {
         if (!tag.empty()) {
             s.reasoning_budget_end.push_back(model.tokenize(tag, false, true));
         }
     }
     if (!s.reasoning_budget_end.empty()) {
         s.reasoning_budget_forced = model.tokenize(s.reasoning_budget_message, false, true);
-        const auto & end = s.reasoning_budget_end.front();
+        const auto& end = s.reasoning_budget_end.front();
         s.reasoning_budget_forced.insert(s.reasoning_budget_forced.end(), end.begin(), end.end());
     }
 }
 
-void tokenize_prompt(Request & r, const Model & model) {
+void tokenize_prompt(Request& r, const Model& model) {
     bool first = true;
-    for (const PromptPart & part : r.prompt) {
-        if (const auto * text = std::get_if<std::string>(&part)) {
+    for (const PromptPart& part : r.prompt) {
+        if (const auto* text = std::get_if<std::string>(&part)) {
             const auto tokens = model.tokenize(*text, first, true);
             r.tokens.insert(r.tokens.end(), tokens.begin(), tokens.end());
         } else {
             const llama_token token = std::get<llama_token>(part);
             if (!model.is_token(token)) {
-                throw InvalidRequest("Prompt contains invalid tokens: " + std::to_string(token) + " is outside the vocabulary");
+                throw InvalidRequest("Prompt contains invalid tokens: " + std::to_string(token) +
+                                     " is outside the vocabulary");
             }
             r.tokens.push_back(token);
         }
@@ -175,22 +176,22 @@ void tokenize_prompt(Request & r, const Model & model) {
 
 } // namespace
 
-void RequestParams::set_samplers(const std::vector<std::string> & names) {
+void RequestParams::set_samplers(const std::vector<std::string>& names) {
     // Names that nobody knows are skipped by llama-common, as llama-server does.
     sampling.samplers = common_sampler_types_from_names(names);
 }
 
-void RequestParams::set_samplers(const std::string & chars) {
+void RequestParams::set_samplers(const std::string& chars) {
     sampling.samplers = common_sampler_types_from_chars(chars);
 }
 
-void prepare(Request & r, const Model & model) {
-    RequestParams & p = r.params;
+void prepare(Request& r, const Model& model) {
+    RequestParams& p = r.params;
     check_sampling(p.sampling, model);
     add_biases(p, model);
     resolve_grammar(p, model);
     resolve_reasoning(p, model);
-    std::erase_if(p.stop, [](const std::string & s) { return s.empty(); });
+    std::erase_if(p.stop, [](const std::string& s) { return s.empty(); });
     if (p.id_slot >= model.info().n_slots) {
         throw InvalidRequest("id_slot " + std::to_string(p.id_slot) + " does not exist; there are slots 0 to " +
                              std::to_string(model.info().n_slots - 1));
@@ -198,7 +199,7 @@ void prepare(Request & r, const Model & model) {
     tokenize_prompt(r, model);
     try {
         r.sampler.reset(common_sampler_init(model.model(), p.sampling));
-    } catch (const std::exception & e) {
+    } catch (const std::exception& e) {
         throw InvalidRequest(std::string("Failed to initialize samplers: ") + e.what());
     }
     // The penalties look back into the prompt, no further than this.

@@ -44,8 +44,8 @@ struct RequestParams {
     std::vector<std::string> reasoning_end_tags;
 
     // Throws InvalidRequest for an unknown name or letter.
-    void set_samplers(const std::vector<std::string> & names);
-    void set_samplers(const std::string & chars);
+    void set_samplers(const std::vector<std::string>& names);
+    void set_samplers(const std::string& chars);
 };
 
 // A prompt: texts and token ids, in order.
@@ -66,8 +66,8 @@ struct Request {
     int32_t n_tokens() const { return static_cast<int32_t>(tokens.size()); }
 };
 
-// Tokenizes the prompt, resolves the parameters and builds the sampler. Thread-safe: reads the model, touches no context.
-// Throws InvalidRequest saying which part can't be used.
-void prepare(Request & request, const Model & model);
+// Tokenizes the prompt, resolves the parameters and builds the sampler. Thread-safe: reads the model, touches no
+// context. Throws InvalidRequest saying which part can't be used.
+void prepare(Request& request, const Model& model);
 
 } // namespace llamaserve

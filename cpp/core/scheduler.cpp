@@ -8,10 +8,8 @@
 
 namespace llamaserve {
 
-Scheduler::Scheduler(const Model & model, const EngineParams & params)
-    : model_(model),
-      ctx_(model.context()),
-      mem_(llama_get_memory(model.context())),
+Scheduler::Scheduler(const Model& model, const EngineParams& params)
+    : model_(model), ctx_(model.context()), mem_(llama_get_memory(model.context())),
       budget_(params.step_target_ms, model.info().n_batch) {
     slots_.reserve(static_cast<size_t>(model.info().n_slots));
     for (int32_t i = 0; i < model.info().n_slots; ++i) {
@@ -22,23 +20,23 @@ Scheduler::Scheduler(const Model & model, const EngineParams & params)
 void Scheduler::submit(std::unique_ptr<Request> request) {
     // Higher priority first, and within one priority first come, first served.
     auto place = std::find_if(waiting_.rbegin(), waiting_.rend(),
-                              [&](const auto & other) { return other->params.priority >= request->params.priority; });
+                              [&](const auto& other) { return other->params.priority >= request->params.priority; });
     waiting_.insert(place.base(), std::move(request));
     n_waiting_ = static_cast<int32_t>(waiting_.size());
 }
 
 void Scheduler::cancel(uint64_t request) {
-    std::erase_if(waiting_, [&](const auto & r) { return r->id == request; });
+    std::erase_if(waiting_, [&](const auto& r) { return r->id == request; });
     n_waiting_ = static_cast<int32_t>(waiting_.size());
-    for (Slot & slot : slots_) {
+    for (Slot& slot : slots_) {
         if (slot.busy() && slot.request->id == request) {
             release(slot);
         }
     }
 }
 
-void Scheduler::fail_all(const Failure & failure, Outbox & outbox) {
-    for (auto & request : waiting_) {
+void Scheduler::fail_all(const Failure& failure, Outbox& outbox) {
+    for (auto& request : waiting_) {
         Event e;
         e.request = request->id;
         e.kind = EventKind::error;
@@ -47,14 +45,14 @@ void Scheduler::fail_all(const Failure & failure, Outbox & outbox) {
     }
     waiting_.clear();
     n_waiting_ = 0;
-    for (Slot & slot : slots_) {
+    for (Slot& slot : slots_) {
         if (slot.busy()) {
             fail(slot, failure, outbox);
         }
     }
 }
 
-bool Scheduler::step(Outbox & outbox) {
+bool Scheduler::step(Outbox& outbox) {
     admit(outbox);
     batch_.clear();
     add_decode_tokens();
@@ -69,9 +67,9 @@ bool Scheduler::step(Outbox & outbox) {
     return true;
 }
 
-void Scheduler::admit(Outbox & outbox) {
+void Scheduler::admit(Outbox& outbox) {
     for (auto it = waiting_.begin(); it != waiting_.end() && n_busy_ < model_.info().n_slots;) {
-        Slot * slot = find_slot(**it);
+        Slot* slot = find_slot(**it);
         if (slot == nullptr) {
             ++it; // it asked for a slot that is busy
             continue;
@@ -86,23 +84,25 @@ void Scheduler::admit(Outbox & outbox) {
     n_waiting_ = static_cast<int32_t>(waiting_.size());
 }
 
-// The slot the request asked for; else the idle one that has most of its prompt, if that is enough; else the one idle for longest.
-Slot * Scheduler::find_slot(const Request & request) {
+// The slot the request asked for; else the idle one that has most of its prompt, if that is enough; else the one idle
+// for longest.
+Slot* Scheduler::find_slot(const Request& request) {
     if (request.params.id_slot >= 0) {
-        Slot & slot = slots_[static_cast<size_t>(request.params.id_slot)];
+        Slot& slot = slots_[static_cast<size_t>(request.params.id_slot)];
         return slot.busy() ? nullptr : &slot;
     }
-    Slot * best = nullptr;
-    Slot * oldest = nullptr;
+    Slot* best = nullptr;
+    Slot* oldest = nullptr;
     size_t best_common = 0;
-    for (Slot & slot : slots_) {
+    for (Slot& slot : slots_) {
         if (slot.busy()) {
             continue;
         }
         if (oldest == nullptr || slot.t_last_used_us < oldest->t_last_used_us) {
             oldest = &slot;
         }
-        const auto end = std::mismatch(slot.cells.begin(), slot.cells.end(), request.tokens.begin(), request.tokens.end()).first;
+        const auto end =
+            std::mismatch(slot.cells.begin(), slot.cells.end(), request.tokens.begin(), request.tokens.end()).first;
         const auto common = static_cast<size_t>(end - slot.cells.begin());
         if (common > best_common) {
             best_common = common;
@@ -110,18 +110,20 @@ Slot * Scheduler::find_slot(const Request & request) {
         }
     }
     const float needed = model_.params().slot_prompt_similarity;
-    if (best != nullptr && needed > 0.0f && static_cast<float>(best_common) > needed * static_cast<float>(request.tokens.size())) {
+    if (best != nullptr && needed > 0.0f &&
+        static_cast<float>(best_common) > needed * static_cast<float>(request.tokens.size())) {
         return best;
     }
     return oldest;
 }
 
 // Cuts the slot's cells back to what the prompt can use of them, and returns how many tokens that are.
-int32_t Scheduler::reuse_cache(Slot & slot) {
-    const Request & request = *slot.request;
+int32_t Scheduler::reuse_cache(Slot& slot) {
+    const Request& request = *slot.request;
     int32_t n = 0;
     if (request.params.cache_prompt) {
-        const auto end = std::mismatch(slot.cells.begin(), slot.cells.end(), request.tokens.begin(), request.tokens.end()).first;
+        const auto end =
+            std::mismatch(slot.cells.begin(), slot.cells.end(), request.tokens.begin(), request.tokens.end()).first;
         n = static_cast<int32_t>(end - slot.cells.begin());
     }
     // At least one token has to be computed: its logits are what is sampled from.
@@ -142,7 +144,7 @@ int32_t Scheduler::reuse_cache(Slot & slot) {
     return n;
 }
 
-bool Scheduler::start_prompt(Slot & slot, Outbox & outbox) {
+bool Scheduler::start_prompt(Slot& slot, Outbox& outbox) {
     const int32_t cached = reuse_cache(slot);
     slot.begin_prompt(cached);
     metrics_.prompt_tokens_cached_total += cached;
@@ -153,7 +155,7 @@ bool Scheduler::start_prompt(Slot & slot, Outbox & outbox) {
 }
 
 void Scheduler::add_decode_tokens() {
-    for (Slot & slot : slots_) {
+    for (Slot& slot : slots_) {
         if (slot.state == SlotState::generating) {
             slot.i_batch = static_cast<int32_t>(batch_.size());
             batch_.push_back({slot.sampled(), slot.n_cells(), &slot, false, true});
@@ -162,7 +164,7 @@ void Scheduler::add_decode_tokens() {
     }
 }
 
-void Scheduler::add_prompt_tokens(Outbox & outbox) {
+void Scheduler::add_prompt_tokens(Outbox& outbox) {
     const auto n_decode = static_cast<int32_t>(batch_.size());
     if (n_decode > 0 && !model_.params().cont_batching) {
         return;
@@ -170,24 +172,24 @@ void Scheduler::add_prompt_tokens(Outbox & outbox) {
     // Decode tokens are in already. A prompt takes what is left of the step.
     const int32_t n_batch = model_.info().n_batch;
     int32_t room = n_decode > 0 ? std::min(budget_.tokens(), n_batch - n_decode) : n_batch;
-    std::vector<Slot *> in_prompt;
-    for (Slot & slot : slots_) {
+    std::vector<Slot*> in_prompt;
+    for (Slot& slot : slots_) {
         if (slot.in_prompt()) {
             in_prompt.push_back(&slot);
         }
     }
-    std::sort(in_prompt.begin(), in_prompt.end(), [](const Slot * a, const Slot * b) {
+    std::sort(in_prompt.begin(), in_prompt.end(), [](const Slot* a, const Slot* b) {
         const Request &ra = *a->request, &rb = *b->request;
         return std::pair(-ra.params.priority, ra.id) < std::pair(-rb.params.priority, rb.id);
     });
-    for (Slot * slot : in_prompt) {
+    for (Slot* slot : in_prompt) {
         if (room <= 0) {
             return;
         }
         if (slot->state == SlotState::started) {
             start_prompt(*slot, outbox);
         }
-        const std::vector<llama_token> & tokens = slot->request->tokens;
+        const std::vector<llama_token>& tokens = slot->request->tokens;
         const auto n_new = std::min<size_t>(static_cast<size_t>(room), tokens.size() - slot->cells.size());
         for (size_t i = 0; i < n_new; ++i) {
             const llama_token token = tokens[slot->cells.size()];
@@ -203,7 +205,7 @@ void Scheduler::add_prompt_tokens(Outbox & outbox) {
 }
 
 // Decodes the batch; makes room in the KV cache as often as needed. Returns false if nothing of the batch is left.
-bool Scheduler::decode(Outbox & outbox) {
+bool Scheduler::decode(Outbox& outbox) {
     while (!batch_.empty()) {
         const int32_t result = decode_once();
         if (result == 0) {
@@ -216,9 +218,10 @@ bool Scheduler::decode(Outbox & outbox) {
             return false; // aborted: the engine is closing
         }
         // Which cells a failed batch has left behind isn't known, so none of its sequences can go on.
-        const Failure failure{"internal", "computing the batch failed (llama_decode returned " + std::to_string(result) + ")", 0, 0};
+        const Failure failure{
+            "internal", "computing the batch failed (llama_decode returned " + std::to_string(result) + ")", 0, 0};
         log_write(1, failure.message);
-        for (Slot & slot : slots_) {
+        for (Slot& slot : slots_) {
             if (slot.busy() && slot.state != SlotState::started) {
                 fail(slot, failure, outbox);
                 clear_cells(slot);
@@ -256,18 +259,19 @@ int32_t Scheduler::decode_once() {
     return result;
 }
 
-// Frees KV cells for the batch: first what idle slots keep, then the youngest prompt's place in the batch, then the youngest request.
-// Returns false if only one request is left, which then doesn't fit alone.
-bool Scheduler::make_room(Outbox & outbox) {
-    if (Slot * slot = lru_idle_with_cells()) {
+// Frees KV cells for the batch: first what idle slots keep, then the youngest prompt's place in the batch, then the
+// youngest request. Returns false if only one request is left, which then doesn't fit alone.
+bool Scheduler::make_room(Outbox& outbox) {
+    if (Slot* slot = lru_idle_with_cells()) {
         clear_cells(*slot);
         return true;
     }
-    Slot * youngest_prompt = nullptr;
-    Slot * youngest = nullptr;
+    Slot* youngest_prompt = nullptr;
+    Slot* youngest = nullptr;
     int32_t n_in_batch = 0;
-    for (Slot & slot : slots_) {
-        const bool in_batch = std::any_of(batch_.begin(), batch_.end(), [&](const Entry & e) { return e.slot == &slot; });
+    for (Slot& slot : slots_) {
+        const bool in_batch =
+            std::any_of(batch_.begin(), batch_.end(), [&](const Entry& e) { return e.slot == &slot; });
         if (!in_batch) {
             continue;
         }
@@ -291,18 +295,20 @@ bool Scheduler::make_room(Outbox & outbox) {
         youngest->stop(StopType::limit, true);
         finish(*youngest, outbox);
     } else {
-        fail(*youngest, {"unavailable", "the KV cache is full; a larger ctx_size or fewer requests at once would help", 0, 0}, outbox);
+        fail(*youngest,
+             {"unavailable", "the KV cache is full; a larger ctx_size or fewer requests at once would help", 0, 0},
+             outbox);
     }
     clear_cells(*youngest);
     return true;
 }
 
 // Takes the slot's tokens out of the batch that wasn't computed.
-void Scheduler::drop_from_batch(const Slot & slot) {
-    auto & cells = const_cast<Slot &>(slot).cells;
-    const auto n = std::erase_if(batch_, [&](const Entry & e) { return e.slot == &slot; });
+void Scheduler::drop_from_batch(const Slot& slot) {
+    auto& cells = const_cast<Slot&>(slot).cells;
+    const auto n = std::erase_if(batch_, [&](const Entry& e) { return e.slot == &slot; });
     cells.resize(cells.size() - n);
-    for (Slot & other : slots_) {
+    for (Slot& other : slots_) {
         other.i_batch = -1;
     }
     for (size_t i = 0; i < batch_.size(); ++i) {
@@ -312,9 +318,9 @@ void Scheduler::drop_from_batch(const Slot & slot) {
     }
 }
 
-void Scheduler::after_decode(Outbox & outbox, int64_t step_us) {
+void Scheduler::after_decode(Outbox& outbox, int64_t step_us) {
     int32_t n_prompt = 0;
-    for (const Entry & e : batch_) {
+    for (const Entry& e : batch_) {
         if (e.prompt) {
             ++n_prompt;
             e.slot->count_prompt(1);
@@ -333,12 +339,13 @@ void Scheduler::after_decode(Outbox & outbox, int64_t step_us) {
     metrics_.predicted_us_total += step_us - prompt_us;
     metrics_.predicted_us_window += step_us - prompt_us;
 
-    for (Slot & slot : slots_) {
+    for (Slot& slot : slots_) {
         if (!slot.busy()) {
             continue;
         }
         metrics_.n_tokens_max = std::max<int64_t>(metrics_.n_tokens_max, slot.n_cells());
-        if (slot.state == SlotState::processing_prompt && slot.request->params.stream && slot.request->params.return_progress) {
+        if (slot.state == SlotState::processing_prompt && slot.request->params.stream &&
+            slot.request->params.return_progress) {
             outbox.add(slot.request->sink, slot.progress_event());
         }
         if (slot.i_batch >= 0) {
@@ -347,7 +354,7 @@ void Scheduler::after_decode(Outbox & outbox, int64_t step_us) {
     }
 }
 
-void Scheduler::sample(Slot & slot, Outbox & outbox) {
+void Scheduler::sample(Slot& slot, Outbox& outbox) {
     if (slot.n_predict() == 0) {
         slot.stop(StopType::limit, false);
         finish(slot, outbox);
@@ -356,7 +363,7 @@ void Scheduler::sample(Slot & slot, Outbox & outbox) {
     bool more = false;
     try {
         more = slot.sample();
-    } catch (const std::exception & e) {
+    } catch (const std::exception& e) {
         fail(slot, {"invalid_request", e.what(), 0, 0}, outbox);
         return;
     }
@@ -370,31 +377,33 @@ void Scheduler::sample(Slot & slot, Outbox & outbox) {
     }
 }
 
-void Scheduler::finish(Slot & slot, Outbox & outbox) {
+void Scheduler::finish(Slot& slot, Outbox& outbox) {
     outbox.add(slot.request->sink, slot.finish_event());
     release(slot);
 }
 
-void Scheduler::fail(Slot & slot, Failure failure, Outbox & outbox) {
+void Scheduler::fail(Slot& slot, Failure failure, Outbox& outbox) {
     outbox.add(slot.request->sink, slot.failure_event(std::move(failure)));
     release(slot);
 }
 
-void Scheduler::release(Slot & slot) {
+void Scheduler::release(Slot& slot) {
     slot.release();
     --n_busy_;
 }
 
-void Scheduler::clear_cells(Slot & slot) {
+void Scheduler::clear_cells(Slot& slot) {
     llama_memory_seq_rm(mem_, slot.id, -1, -1);
     slot.cells.clear();
 }
 
-Slot * Scheduler::lru_idle_with_cells() {
-    Slot * oldest = nullptr;
-    for (Slot & slot : slots_) {
-        // A slot that was assigned but hasn't started holds cells that its request may still want, after all idle ones are gone.
-        if (!slot.busy() && !slot.cells.empty() && (oldest == nullptr || slot.t_last_used_us < oldest->t_last_used_us)) {
+Slot* Scheduler::lru_idle_with_cells() {
+    Slot* oldest = nullptr;
+    for (Slot& slot : slots_) {
+        // A slot that was assigned but hasn't started holds cells that its request may still want, after all idle ones
+        // are gone.
+        if (!slot.busy() && !slot.cells.empty() &&
+            (oldest == nullptr || slot.t_last_used_us < oldest->t_last_used_us)) {
             oldest = &slot;
         }
     }
@@ -404,7 +413,7 @@ Slot * Scheduler::lru_idle_with_cells() {
 std::vector<SlotSnapshot> Scheduler::slots() const {
     std::vector<SlotSnapshot> out;
     out.reserve(slots_.size());
-    for (const Slot & slot : slots_) {
+    for (const Slot& slot : slots_) {
         out.push_back(slot.snapshot(true));
     }
     return out;
@@ -414,7 +423,7 @@ Metrics Scheduler::metrics(bool reset_window) {
     Metrics out = metrics_;
     out.requests_processing = n_busy_;
     out.requests_deferred = static_cast<int32_t>(waiting_.size());
-    for (const Slot & slot : slots_) {
+    for (const Slot& slot : slots_) {
         out.kv_cells_used += slot.n_cells();
     }
     if (reset_window) {

@@ -8,7 +8,7 @@
 
 namespace llamaserve {
 
-const char * slot_state_name(SlotState state) {
+const char* slot_state_name(SlotState state) {
     switch (state) {
     case SlotState::started:
         return "started";
@@ -50,13 +50,13 @@ int32_t Slot::n_predict() const {
 }
 
 bool Slot::sample() {
-    common_sampler * sampler = request->sampler.get();
+    common_sampler* sampler = request->sampler.get();
     const llama_token token = common_sampler_sample(sampler, model_->context(), i_batch);
     if (!model_->is_token(token)) {
         throw std::runtime_error("the model's output could not be sampled (no valid token)");
     }
     // A token at minus infinity is one that a ban, a bias or the grammar excludes: nothing was left to choose from.
-    const llama_token_data_array * candidates = common_sampler_get_candidates(sampler, false);
+    const llama_token_data_array* candidates = common_sampler_get_candidates(sampler, false);
     if (candidates->selected >= 0 && candidates->data[candidates->selected].logit == -INFINITY) {
         throw std::runtime_error("no token is allowed here: the grammar and the banned tokens exclude all of them");
     }
@@ -128,7 +128,7 @@ void Slot::check_limits(bool new_text_has_line_break) {
 
 // Whether the current line is indented by less than n_indent blanks; the line is then cut off.
 bool Slot::indent_ended() {
-    const std::string & text = out_.text();
+    const std::string& text = out_.text();
     while (line_start_ > 0 && line_start_ < text.size()) {
         const size_t end = text.find_first_not_of(" \t", line_start_);
         if (end == std::string::npos) {
@@ -166,15 +166,17 @@ std::unique_ptr<Request> Slot::release() {
 }
 
 TokenProbs Slot::probabilities(llama_token token) const {
-    const RequestParams & p = request->params;
+    const RequestParams& p = request->params;
     TokenProbs out;
     out.id = token;
     out.text = common_token_to_piece(model_->vocab(), token, true);
     out.p = 0.0f;
-    auto candidate = [&](llama_token t, float prob) { return TokenCandidate{t, common_token_to_piece(model_->vocab(), t, true), prob}; };
+    auto candidate = [&](llama_token t, float prob) {
+        return TokenCandidate{t, common_token_to_piece(model_->vocab(), t, true), prob};
+    };
     const auto n_top = static_cast<size_t>(p.sampling.n_probs);
     if (p.post_sampling_probs) {
-        const llama_token_data_array * cur = common_sampler_get_candidates(request->sampler.get(), true);
+        const llama_token_data_array* cur = common_sampler_get_candidates(request->sampler.get(), true);
         for (size_t i = 0; i < cur->size; ++i) {
             if (cur->data[i].id == token) {
                 out.p = cur->data[i].p;
@@ -185,14 +187,16 @@ TokenProbs Slot::probabilities(llama_token token) const {
         }
         return out;
     }
-    const float * logits = llama_get_logits_ith(model_->context(), i_batch);
+    const float* logits = llama_get_logits_ith(model_->context(), i_batch);
     const int32_t n = model_->n_vocab();
     const float top = *std::max_element(logits, logits + n);
     double sum = 0.0;
     for (int32_t i = 0; i < n; ++i) {
         sum += std::exp(static_cast<double>(logits[i] - top));
     }
-    auto probability = [&](llama_token t) { return static_cast<float>(std::exp(static_cast<double>(logits[t] - top)) / sum); };
+    auto probability = [&](llama_token t) {
+        return static_cast<float>(std::exp(static_cast<double>(logits[t] - top)) / sum);
+    };
     out.p = probability(token);
     std::vector<llama_token> order(static_cast<size_t>(n));
     for (int32_t i = 0; i < n; ++i) {
@@ -208,7 +212,8 @@ TokenProbs Slot::probabilities(llama_token token) const {
 
 Timings Slot::timings() const {
     const double prompt_us = static_cast<double>((n_generated_ > 0 ? t_first_us_ : ggml_time_us()) - t_start_us_);
-    const double predicted_us = n_generated_ > 0 ? static_cast<double>(std::max<int64_t>(1, t_last_us_ - t_first_us_)) : 0.0;
+    const double predicted_us =
+        n_generated_ > 0 ? static_cast<double>(std::max<int64_t>(1, t_last_us_ - t_first_us_)) : 0.0;
     return {n_cached_, n_processed_, prompt_us / 1000.0, n_generated_, predicted_us / 1000.0};
 }
 
@@ -231,7 +236,8 @@ Event Slot::started_event() const {
 
 Event Slot::progress_event() const {
     Event e = event(EventKind::progress);
-    e.progress = Progress{request->n_tokens(), n_cached_, n_cached_ + n_processed_, (ggml_time_us() - t_start_us_) / 1000};
+    e.progress =
+        Progress{request->n_tokens(), n_cached_, n_cached_ + n_processed_, (ggml_time_us() - t_start_us_) / 1000};
     return e;
 }
 
@@ -243,7 +249,8 @@ Event Slot::token_event() {
         e.probs = pending_probs_;
     }
     tokens_.insert(tokens_.end(), pending_tokens_.begin(), pending_tokens_.end());
-    probs_.insert(probs_.end(), std::make_move_iterator(pending_probs_.begin()), std::make_move_iterator(pending_probs_.end()));
+    probs_.insert(probs_.end(), std::make_move_iterator(pending_probs_.begin()),
+                  std::make_move_iterator(pending_probs_.end()));
     pending_tokens_.clear();
     pending_probs_.clear();
     has_output_ = false;

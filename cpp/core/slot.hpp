@@ -18,7 +18,7 @@ enum class SlotState {
     generating,        // a sampled token goes into every batch
 };
 
-const char * slot_state_name(SlotState state);
+const char* slot_state_name(SlotState state);
 
 // What /slots shows.
 struct SlotSnapshot {
@@ -33,8 +33,8 @@ struct SlotSnapshot {
 };
 
 class Slot {
-  public:
-    Slot(int32_t sequence, const Model & model) : id(sequence), model_(&model) {}
+public:
+    Slot(int32_t sequence, const Model& model) : id(sequence), model_(&model) {}
 
     const int32_t id; // also the sequence id in the context
     SlotState state = SlotState::idle;
@@ -57,8 +57,8 @@ class Slot {
     void begin_prompt(int32_t n_cached);
     void count_prompt(int32_t n_tokens) { n_processed_ += n_tokens; }
 
-    // Samples the next token from the logits at `i_batch`, and adds it to the output. Returns false if that was the last one.
-    // Throws if the sampler can't go on (a grammar that allows nothing, say).
+    // Samples the next token from the logits at `i_batch`, and adds it to the output. Returns false if that was the
+    // last one. Throws if the sampler can't go on (a grammar that allows nothing, say).
     bool sample();
 
     // Ends the request without sampling (n_predict = 0, or out of context).
@@ -79,14 +79,14 @@ class Slot {
     int32_t n_predict() const; // the request's limit or the engine's; -1: none
     SlotSnapshot snapshot(bool with_text) const;
 
-  private:
+private:
     void accept(llama_token token);
     void check_limits(bool new_text_has_line_break);
     bool indent_ended();
     TokenProbs probabilities(llama_token token) const;
     Event event(EventKind kind) const;
 
-    const Model * model_;
+    const Model* model_;
     TextOut out_;
     llama_token sampled_ = LLAMA_TOKEN_NULL;
     bool has_next_ = false;

@@ -8,7 +8,7 @@ namespace llamaserve {
 
 // Keeps a step near a target time, by what prompt tokens were measured to cost.
 class StepBudget {
-  public:
+public:
     // `target_ms`: how long a step may take; `max_tokens`: the most a batch can hold.
     StepBudget(double target_ms, int32_t max_tokens) : target_ms_(target_ms), max_tokens_(max_tokens) {}
 
@@ -35,7 +35,7 @@ class StepBudget {
         ms_per_token_ = ms_per_token_ <= 0.0 ? per_token : ms_per_token_ + (per_token - ms_per_token_) * rate;
     }
 
-  private:
+private:
     static constexpr int32_t first_tokens = 64; // before anything was measured
     static constexpr int32_t min_tokens = 16;   // fewer would starve the prompt
     static constexpr double rate = 0.25;

@@ -11,7 +11,7 @@ namespace llamaserve {
 
 namespace {
 
-const char * type_name(enum ggml_backend_dev_type type) {
+const char* type_name(enum ggml_backend_dev_type type) {
     switch (type) {
     case GGML_BACKEND_DEVICE_TYPE_CPU:
         return "cpu";

@@ -43,8 +43,9 @@ bool second_byte_ok(unsigned char lead, unsigned char second) {
     }
 }
 
-// Length of the valid character at `i`; 0 if there is none. `cut` says that the bytes up to the end may be the start of one.
-size_t valid_at(std::string_view text, size_t i, bool & cut) {
+// Length of the valid character at `i`; 0 if there is none. `cut` says that the bytes up to the end may be the start of
+// one.
+size_t valid_at(std::string_view text, size_t i, bool& cut) {
     cut = false;
     const auto lead = static_cast<unsigned char>(text[i]);
     const size_t n = utf8_length(lead);
@@ -105,7 +106,7 @@ std::string TextOut::push(std::string_view piece) {
     }
     // A stop string can only end in what is new, and can only start in what was held back or is new.
     size_t stop_at = std::string::npos;
-    for (const std::string & stop : stops_) {
+    for (const std::string& stop : stops_) {
         const size_t at = text_.find(stop, sent_);
         if (at < stop_at) {
             stop_at = at;
@@ -117,7 +118,7 @@ std::string TextOut::push(std::string_view piece) {
         text_.resize(stop_at);
         until = stop_at;
     } else {
-        for (const std::string & stop : stops_) {
+        for (const std::string& stop : stops_) {
             for (size_t n = std::min(stop.size() - 1, text_.size() - sent_); n > 0; --n) {
                 if (text_.compare(text_.size() - n, n, stop, 0, n) == 0) {
                     until = std::min(until, text_.size() - n);

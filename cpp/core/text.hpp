@@ -8,7 +8,8 @@
 
 namespace llamaserve {
 
-// Length of `text` without a UTF-8 character that is cut off at its end. Bytes that can't become a character count as whole.
+// Length of `text` without a UTF-8 character that is cut off at its end. Bytes that can't become a character count as
+// whole.
 size_t complete_utf8(std::string_view text);
 
 // `text` with each byte that is no valid UTF-8 replaced by U+FFFD.
@@ -16,29 +17,29 @@ std::string sanitize_utf8(std::string_view text);
 
 // Collects the text of one completion, and says which part of it may go out.
 class TextOut {
-  public:
+public:
     explicit TextOut(std::vector<std::string> stops = {}) : stops_(std::move(stops)) {}
 
-    // Adds a token's bytes and returns what may be sent now. Text that may be the start of a stop string is held back, as is a
-    // character that isn't whole.
+    // Adds a token's bytes and returns what may be sent now. Text that may be the start of a stop string is held back,
+    // as is a character that isn't whole.
     std::string push(std::string_view piece);
 
     // Returns what was held back. An unfinished character becomes U+FFFD.
     std::string flush();
 
     bool stopped() const { return !stopping_word_.empty(); }
-    const std::string & stopping_word() const { return stopping_word_; }
+    const std::string& stopping_word() const { return stopping_word_; }
 
     // The last character isn't whole yet.
     bool incomplete() const { return complete_utf8(text_) < text_.size(); }
 
     // All text so far (without the stop string and what follows it).
-    const std::string & text() const { return text_; }
+    const std::string& text() const { return text_; }
 
     // Cuts the text at `size`. What was already sent can't be taken back.
     void truncate(size_t size);
 
-  private:
+private:
     std::vector<std::string> stops_;
     std::string text_;
     size_t sent_ = 0;

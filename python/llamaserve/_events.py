@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 import weakref
@@ -64,6 +65,7 @@ def chunk_of(event: _core.Event) -> Chunk:
     if kind == _core.EventKind.finished:
         assert timings is not None
         f = event.finish
+        assert f is not None
         finish = Finish(
             stop_type=f.stop_type,
             stopping_word=f.stopping_word,
@@ -110,31 +112,33 @@ class SyncStream:
     """Iterator over the chunks of one completion. `close()` (or leaving the `with` block) cancels what is left."""
 
     def __init__(self, core: _core.Engine, request_id: int, sink: _core.EventSink) -> None:
-        self._core, self._id, self._sink = core, request_id, sink
+        self._core: _core.Engine | None = (
+            core  # None once done, so that a stream kept somewhere doesn't keep a closed model
+        )
+        self._id, self._sink = request_id, sink
         self._pending: deque[_core.Event] = deque()
-        self._done = False
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Chunk:
-        if self._done and not self._pending:
+        if self._core is None:
             raise StopIteration
         while not self._pending:
             # Short waits, so that Ctrl-C is answered while a long prompt is computed.
             self._pending.extend(self._sink.wait(0.2))
         event = self._pending.popleft()
         if event.kind == _core.EventKind.error:
-            self._done = True
+            self._core = None
             raise error_of(event)
         if event.kind == _core.EventKind.finished:
-            self._done = True
+            self._core = None
         return chunk_of(event)
 
     def close(self) -> None:
-        if not self._done:
-            self._done = True
-            self._core.cancel(self._id)
+        core, self._core = self._core, None
+        if core is not None:
+            core.cancel(self._id)
 
     def __enter__(self) -> Self:
         return self
@@ -147,13 +151,16 @@ class SyncStream:
 
 
 class AsyncStream:
-    """Asynchronous iterator over the chunks of one completion. `close()` (or leaving `async with`) cancels what is left."""
+    """Asynchronous iterator over the chunks of one completion.
+
+    `close()` (or leaving `async with`) cancels what is left.
+    """
 
     def __init__(self, pump: AsyncPump, core: _core.Engine, request_id: int) -> None:
-        self._pump, self._core, self.id = pump, core, request_id
+        self._core: _core.Engine | None = core  # None once done
+        self._pump, self.id = pump, request_id
         self._pending: deque[_core.Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._done = False
 
     def push(self, event: _core.Event) -> None:
         """For the pump: hands over an event."""
@@ -167,7 +174,7 @@ class AsyncStream:
 
         Raises `RequestError` or `EngineClosedError` if the request failed; chunks before the error come first.
         """
-        if self._done:
+        if self._core is None:
             return []
         while not self._pending:
             self._waiter = self._pump.loop.create_future()
@@ -180,11 +187,11 @@ class AsyncStream:
             if self._pending[0].kind == _core.EventKind.error:
                 if out:
                     break
-                self._done = True
+                self._core = None
                 raise error_of(self._pending.popleft())
             event = self._pending.popleft()
             if event.kind == _core.EventKind.finished:
-                self._done = True
+                self._core = None
             out.append(chunk_of(event))
         return out
 
@@ -196,9 +203,9 @@ class AsyncStream:
     def close(self) -> None:
         """Cancels the request if it is still running."""
         self._pump.forget(self.id)
-        if not self._done:
-            self._done = True
-            self._core.cancel(self.id)
+        core, self._core = self._core, None
+        if core is not None:
+            core.cancel(self.id)
 
     async def __aenter__(self) -> Self:
         return self
@@ -209,16 +216,16 @@ class AsyncStream:
         self.close()
 
     def __del__(self) -> None:
-        if not self._done:
-            self._done = True
-            self._core.cancel(self.id)
+        core, self._core = self._core, None
+        if core is not None:
+            core.cancel(self.id)
 
 
 class AsyncPump:
     """Brings the events of one engine to one event loop: one wake-up a step, however many streams there are.
 
-    The engine thread writes a byte to a socket that the loop watches. Loops that can't watch a socket (Windows' proactor) get a
-    thread that waits for the engine instead.
+    The engine thread writes a byte to a socket that the loop watches. Loops that can't watch a socket (Windows'
+    proactor) get a thread that waits for the engine instead.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -244,10 +251,8 @@ class AsyncPump:
         self._streams.pop(request_id, None)
 
     def drain(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError, InterruptedError):
             self._reader.recv(4096)
-        except (BlockingIOError, InterruptedError):
-            pass
         self.deliver(self.sink.drain())
 
     def deliver(self, events: list[_core.Event]) -> None:
@@ -260,10 +265,8 @@ class AsyncPump:
     def __del__(self) -> None:
         self.sink.close()
         if not self.loop.is_closed():
-            try:
+            with contextlib.suppress(NotImplementedError, RuntimeError):
                 self.loop.remove_reader(self._reader.fileno())
-            except (NotImplementedError, RuntimeError):
-                pass
         self._reader.close()
         self._writer.close()
 

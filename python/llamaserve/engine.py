@@ -35,11 +35,11 @@ from llamaserve.results import (
 class Engine:
     """A GGUF model, loaded and ready to complete text.
 
-    `model` is the path of a GGUF file. `defaults` are sampling parameters for requests that don't set their own. The keyword
-    options carry the names of llama-server's flags (`ctx_size=4096`, `parallel=8`, ...; see `EngineOptions`).
+    `model` is the path of a GGUF file. `defaults` are sampling parameters for requests that don't set their own. The
+    keyword options carry the names of llama-server's flags (`ctx_size=4096`, `parallel=8`, ...; see `EngineOptions`).
 
-    All methods may be called from any thread; those starting with `a` belong to an asyncio event loop. Several engines can live
-    in one process. Close an engine with `close()`, or use it as a (synchronous or asynchronous) context manager.
+    All methods may be called from any thread; those starting with `a` belong to an asyncio event loop. Several engines
+    can live in one process. Close an engine with `close()`, or use it as a context manager (`with` or `async with`).
 
     Raises `ModelLoadError` if the file is missing, damaged, or can't be loaded with these options.
     """
@@ -54,22 +54,25 @@ class Engine:
         self.defaults = defaults
         params = make_engine_params(os.fspath(model), options)
         try:
-            self._core = _core.Engine(params)
+            core = _core.Engine(params)
         except _core.LoadError as e:
             raise ModelLoadError(str(e)) from None
-        self.info: ModelInfo = info_of(self._core.info())
+        self.info: ModelInfo = info_of(core.info())
+        """What was loaded."""
+        self._core: _core.Engine | None = core
         self._pumps: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncPump] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
-        self._closed = False
 
-    # -- completions ---------------------------------------------------------------------------------------------------------
+    # -- completions --
 
     def complete(self, prompt: Prompt, params: CompletionParams | None = None, **overrides: Any) -> Completion:
         """The completion of `prompt`. Parameters come from `params`, with `overrides` (by field name) on top.
 
         Raises `RequestError` if the engine refuses the request, `EngineClosedError` if it is or gets closed.
         """
-        with self.stream(prompt, params, **overrides) as stream:
+        sink = _core.EventSink()
+        request_id = self._submit(prompt, params, None, overrides, sink, stream=False)
+        with SyncStream(self.core, request_id, sink) as stream:
             return _collect(list(stream))
 
     def stream(
@@ -80,13 +83,17 @@ class Engine:
         constraint: ChatConstraint | None = None,
         **overrides: Any,
     ) -> SyncStream:
-        """Starts a completion and returns its chunks as an iterator (also a context manager: leaving it cancels the rest)."""
+        """Starts a completion and returns an iterator over its chunks.
+
+        It is a context manager, too: leaving it cancels the rest.
+        """
         sink = _core.EventSink()
-        return SyncStream(self._core, self._submit(prompt, params, constraint, overrides, sink), sink)
+        request_id = self._submit(prompt, params, constraint, overrides, sink, stream=True)
+        return SyncStream(self.core, request_id, sink)
 
     async def acomplete(self, prompt: Prompt, params: CompletionParams | None = None, **overrides: Any) -> Completion:
         """As `complete`, without blocking the event loop. Cancelling the task cancels the request."""
-        async with self.astream(prompt, params, **overrides) as stream:
+        async with self.astream(prompt, params, pieces=False, **overrides) as stream:
             return _collect([chunk async for chunk in stream])
 
     def astream(
@@ -95,13 +102,14 @@ class Engine:
         params: CompletionParams | None = None,
         *,
         constraint: ChatConstraint | None = None,
+        pieces: bool = True,
         **overrides: Any,
     ) -> AsyncStream:
-        """As `stream`, for the running event loop."""
+        """As `stream`, for the running event loop. Without `pieces` the only chunk is the last one, with everything."""
         pump = self._pump()
-        return pump.open(self._core, self._submit(prompt, params, constraint, overrides, pump.sink))
+        return pump.open(self.core, self._submit(prompt, params, constraint, overrides, pump.sink, stream=pieces))
 
-    # -- chats ---------------------------------------------------------------------------------------------------------------
+    # -- chats --
 
     def apply_template(self, chat: ChatParams | Sequence[dict[str, Any]], **fields: Any) -> ChatPrompt:
         """Renders a chat with the model's template. `fields` are those of `ChatParams`.
@@ -134,7 +142,7 @@ class Engine:
         inputs.chat_template_kwargs = {k: _json(v) for k, v in chat.chat_template_kwargs.items()}
         inputs.stream = chat.stream
         try:
-            return ChatPrompt(self._core.apply_template(inputs), grammar_is_users=bool(chat.grammar))
+            return ChatPrompt(self.core.apply_template(inputs), grammar_is_users=bool(chat.grammar))
         except ValueError as e:
             raise RequestError(str(e), "invalid_request") from None
 
@@ -143,7 +151,8 @@ class Engine:
     ) -> ChatCompletion:
         """The model's answer to a chat.
 
-        `chat` is a list of messages, or a `ChatParams` for tools, schemas and the like; `overrides` are completion parameters.
+        `chat` is a list of messages, or a `ChatParams` for tools, schemas and the like; `overrides` are completion
+        parameters.
         """
         chunks: list[Chunk] = []
         message = None
@@ -195,36 +204,40 @@ class Engine:
                     deltas = await asyncio.to_thread(parser.feed, chunk.text, final=final)
                 yield ChatChunk(deltas, chunk, parser.message if final else None)
 
-    # -- tokens --------------------------------------------------------------------------------------------------------------
+    # -- tokens --
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
         """Token ids of `text`. `add_special` adds what the model wants at the start (BOS); `parse_special` turns
         texts like `<|im_end|>` into their tokens."""
-        return self._core.tokenize(text, add_special, parse_special)
+        return self.core.tokenize(text, add_special, parse_special)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Text of token ids, special tokens included. Raises `ValueError` for an id outside the vocabulary."""
-        return self._core.detokenize(list(tokens))
+        return self.core.detokenize(list(tokens))
 
     def token_bytes(self, token: int) -> bytes:
-        """Bytes of one token (they may end within a character). Raises `ValueError` for an id outside the vocabulary."""
-        return self._core.token_bytes(token)
+        """Bytes of one token (perhaps a part of a character). Raises `ValueError` for an id outside the vocabulary."""
+        return self.core.token_bytes(token)
 
-    # -- state ---------------------------------------------------------------------------------------------------------------
+    # -- state --
 
     def slots(self) -> list[SlotInfo]:
         """What every slot is doing. Waits for the step that is running."""
-        self._check_open()
-        return [slot_of(s) for s in self._core.slots()]
+        try:
+            return [slot_of(s) for s in self.core.slots()]
+        except _core.EngineClosed:
+            raise EngineClosedError("the engine is closed") from None
 
     def metrics(self, *, reset_window: bool = False) -> Metrics:
         """Counters and gauges. Waits for the step that is running."""
-        self._check_open()
-        return metrics_of(self._core.metrics(reset_window))
+        try:
+            return metrics_of(self.core.metrics(reset_window))
+        except _core.EngineClosed:
+            raise EngineClosedError("the engine is closed") from None
 
     def effective_params(self, params: CompletionParams | None = None, **overrides: Any) -> dict[str, Any]:
         """All parameters that a request with these would run with: names as in the HTTP API."""
-        return make_request_params(self._core, self.defaults, merge(params, overrides), None).as_dict()
+        return make_request_params(self.core, self.defaults, merge(params, overrides), None).as_dict()
 
     @staticmethod
     def system_info() -> dict[str, Any]:
@@ -233,13 +246,14 @@ class Engine:
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self._core is None
 
     def close(self) -> None:
         """Ends all requests in flight with `EngineClosedError` and frees the model. May be called more than once."""
         with self._lock:
-            self._closed = True
-        self._core.close()
+            core, self._core = self._core, None
+        if core is not None:
+            core.close()
 
     def __enter__(self) -> Self:
         return self
@@ -255,11 +269,15 @@ class Engine:
     ) -> None:
         await asyncio.to_thread(self.close)
 
-    # -- internals -----------------------------------------------------------------------------------------------------------
+    # -- internals --
 
-    def _check_open(self) -> None:
-        if self._closed:
+    @property
+    def core(self) -> _core.Engine:
+        """The compiled engine; for this package only. Raises `EngineClosedError` once closed."""
+        core = self._core
+        if core is None:
             raise EngineClosedError("the engine is closed")
+        return core
 
     def _submit(
         self,
@@ -268,12 +286,20 @@ class Engine:
         constraint: ChatConstraint | None,
         overrides: dict[str, Any],
         sink: _core.EventSink,
+        *,
+        stream: bool,
     ) -> int:
-        self._check_open()
+        core = self.core
         if overrides:
             params = merge(params, overrides)
-        request = make_request_params(self._core, self.defaults, params, constraint)
-        return self._core.submit([prompt] if isinstance(prompt, str) else list(prompt), request, sink)
+        request = make_request_params(core, self.defaults, params, constraint)
+        request.stream = stream
+        try:
+            return core.submit([prompt] if isinstance(prompt, str) else list(prompt), request, sink)
+        except TypeError:
+            raise RequestError("a prompt is text, or a list of texts and token ids", "invalid_request") from None
+        except _core.EngineClosed:
+            raise EngineClosedError("the engine is closed") from None
 
     def _pump(self) -> AsyncPump:
         loop = asyncio.get_running_loop()

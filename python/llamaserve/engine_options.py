@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict
+
+import msgspec
 
 from llamaserve import _core
 from llamaserve.errors import ModelLoadError
@@ -80,29 +83,30 @@ class EngineOptions(TypedDict, total=False):
 
 
 def make_engine_params(model: str, options: EngineOptions) -> _core.EngineParams:
-    """The core's parameters. Raises `TypeError` for an unknown name, `ModelLoadError` for a value that can't be used."""
+    """The core's parameters. Raises `TypeError` for an unknown name or a value of the wrong type."""
     params = _core.EngineParams()
     params.model = model
-    for name, value in options.items():
+    for name, given in options.items():
         if name not in EngineOptions.__annotations__:
             raise TypeError(f"unknown engine option {name!r}")
-        if value is None:
+        if given is None:
             continue
-        if name == "chat_template_file":
-            with open(str(value), encoding="utf-8") as f:
-                params.chat_template = f.read()
-            continue
-        if name == "chat_template_kwargs":
-            import msgspec
-
-            assert isinstance(value, dict)
-            value = {k: msgspec.json.encode(v).decode() for k, v in value.items()}
-        elif name == "n_gpu_layers":
-            value = str(value)
-        elif name == "fit" and isinstance(value, str):
-            value = value == "on"
         try:
-            setattr(params, name, value)
-        except ValueError as e:
+            if name == "chat_template_file":
+                params.chat_template = Path(str(given)).read_text(encoding="utf-8")
+            else:
+                setattr(params, name, _converted(name, given))
+        except OSError as e:
             raise ModelLoadError(f"{name}: {e}") from None
+        except TypeError:
+            raise TypeError(f"engine option {name!r} can't be {given!r}") from None
     return params
+
+
+def _converted(name: str, given: object) -> object:
+    """The value in the form that the core takes."""
+    if name == "chat_template_kwargs" and isinstance(given, dict):
+        return {key: msgspec.json.encode(value).decode() for key, value in given.items()}
+    if name == "n_gpu_layers":
+        return str(given)
+    return given
