@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from llamaserve.errors import RequestError
+from llamaserve.errors import EngineClosedError, RequestError
 from llamaserve.params import ChatConstraint, CompletionParams, Prompt
 from llamaserve.results import (
     ChatDelta,
@@ -60,10 +60,13 @@ class FakeStream:
         self._fail_after = fail_after
         self._at = 0
         self.closed = False
+        self.engine_closed = False
 
     async def chunks(self) -> list[Chunk]:
         if self._hang:
-            await asyncio.Event().wait()
+            while not self.engine_closed:
+                await asyncio.sleep(0.01)
+            raise EngineClosedError("the engine is closed")
         await asyncio.sleep(0)
         if self._at == self._fail_after:
             raise RequestError("it broke", "internal")
@@ -77,10 +80,11 @@ class FakeStream:
 class FakeEngine:
     """What the server uses of `Engine`."""
 
+    closed = False
+
     def __init__(self) -> None:
         self.info = INFO
         self.defaults: CompletionParams | None = None
-        self.closed = False
         self.streams: list[FakeStream] = []
         self.submitted: list[tuple[Prompt, CompletionParams, ChatConstraint | None]] = []
         self.hang = False
@@ -118,6 +122,10 @@ class FakeEngine:
     def effective_params(self, params: CompletionParams | None = None) -> dict[str, Any]:
         known = {} if params is None else {f: getattr(params, f) for f in CompletionParams.__struct_fields__}
         return {"n_predict": -1, "logit_bias": []} | {k: v for k, v in known.items() if v is not None}
+
+    def close(self) -> None:
+        for stream in self.streams:
+            stream.engine_closed = True
 
     def slots(self) -> list[SlotInfo]:
         idle = SlotInfo(0, 256, "idle", False, -1, 0, 0, 0, 0, -1, False, False, "", "", {})
