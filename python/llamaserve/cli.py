@@ -58,7 +58,7 @@ def _version() -> str:
     return "\n".join(
         (
             f"llamaserve {__version__}",
-            f"llama.cpp {build_info(info)}, compiled with {info['compiler']} for {info['target']}",
+            f"llama.cpp {info['llama_build']}, compiled with {info['compiler']} for {info['target']}",
             f"backends: {', '.join(info['backends'])}",
         )
     )
@@ -72,11 +72,6 @@ def _devices() -> str:
         free, total = device["memory_free"] / 2**20, device["memory_total"] / 2**20
         lines.append(f"  {device['name']}: {device['description']} ({total:.0f} MiB, {free:.0f} MiB free)")
     return "\n".join(lines if len(lines) > 1 else [*lines, "  none"])
-
-
-def build_info(system: dict[str, object]) -> str:
-    """llama.cpp's build as llama-server names it, such as `b1234-0123abc`."""
-    return f"b{system.get('llama_build') or 0}-{system.get('llama_commit') or 'unknown'}"
 
 
 def _serve(settings: Settings) -> int:
@@ -100,7 +95,7 @@ def _serve(settings: Settings) -> int:
         model_name=name,
         aliases=settings.model.alias or [name],
         tags=settings.model.tags,
-        build_info=build_info(Engine.system_info()),
+        build_info=str(Engine.system_info()["llama_build"]),
         verbose=settings.log.verbosity >= 5,
     )
     try:

@@ -118,18 +118,31 @@ class _Hub:
 
     def __init__(self, repo: str, token: str | None, offline: bool) -> None:
         import huggingface_hub  # noqa: PLC0415
+        import huggingface_hub.errors  # noqa: PLC0415
 
         self._hub = huggingface_hub
         self._repo, self._token, self._offline = repo, token, offline
         if not sys.stderr.isatty():
-            huggingface_hub.utils.disable_progress_bars()  # type: ignore[attr-defined]
+            from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
+
+            disable_progress_bars()
 
     def files(self) -> list[str]:
-        """Names of the files; when offline, of those that are in the cache."""
-        if self._offline:
-            folder = Path(self._hub.snapshot_download(self._repo, local_files_only=True))
-            return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.gguf"))
-        return sorted(self._hub.HfApi(token=self._token).list_repo_files(self._repo))
+        """Names of the files; of those that are in the cache when offline, or when the hub can't be reached."""
+        in_cache = sorted({name for repo, name, _ in cached() if repo == self._repo})
+        if not self._offline:
+            try:
+                info = self._hub.HfApi(token=self._token).model_info(self._repo)
+                return sorted(file.rfilename for file in info.siblings or ())
+            except self._hub.errors.HfHubHTTPError:
+                raise
+            except Exception as e:
+                if not in_cache:
+                    raise
+                log.warning("can't reach the hub (%s); looking in the cache", _one_line(e))
+        elif not in_cache:
+            raise ModelNotFoundError(f"{self._repo} is not in the cache, and --offline forbids to fetch it")
+        return in_cache
 
     def fetch(self, name: str) -> Path:
         log.info("model %s of %s%s", name, self._repo, " (from the cache)" if self._offline else "")
@@ -159,7 +172,13 @@ class _Hub:
             raise ModelNotFoundError(f"could not fetch {repo}: {_one_line(e)}") from None
         except errors.EntryNotFoundError:
             raise ModelNotFoundError(f"{repo} has no such file; leave --hf-file out to have one chosen") from None
-        except (errors.HfHubHTTPError, errors.HFValidationError, OSError) as e:
+        except errors.HfHubHTTPError as e:
+            if e.response.status_code == 404:
+                raise ModelNotFoundError(f"there is no repository {repo}") from None
+            raise ModelNotFoundError(f"could not fetch {repo}: {_one_line(e)}") from None
+        except ModelNotFoundError:
+            raise
+        except Exception as e:  # the library lets through what its HTTP client raises
             raise ModelNotFoundError(f"could not fetch {repo}: {_one_line(e)}") from None
 
 
@@ -168,15 +187,15 @@ def _one_line(error: Exception) -> str:
 
 
 def cached() -> list[tuple[str, str, int]]:
-    """GGUF files in the hub's cache: repository, file name, bytes."""
-    import huggingface_hub  # noqa: PLC0415
+    """GGUF files in the hub's cache: repository, name in it, bytes."""
+    from huggingface_hub import errors, scan_cache_dir  # noqa: PLC0415
 
     try:
-        info = huggingface_hub.scan_cache_dir()
-    except huggingface_hub.errors.CacheNotFound:
+        info = scan_cache_dir()
+    except errors.CacheNotFound:
         return []
     found = {
-        (repo.repo_id, file.file_name, file.size_on_disk)
+        (repo.repo_id, file.file_path.relative_to(revision.snapshot_path).as_posix(), file.size_on_disk)
         for repo in info.repos
         for revision in repo.revisions
         for file in revision.files

@@ -60,12 +60,11 @@ class FakeStream:
         self._fail_after = fail_after
         self._at = 0
         self.closed = False
-        self.engine_closed = False
+        self.engine_closed = asyncio.Event()
 
     async def chunks(self) -> list[Chunk]:
         if self._hang:
-            while not self.engine_closed:
-                await asyncio.sleep(0.01)
+            await self.engine_closed.wait()
             raise EngineClosedError("the engine is closed")
         await asyncio.sleep(0)
         if self._at == self._fail_after:
@@ -125,7 +124,7 @@ class FakeEngine:
 
     def close(self) -> None:
         for stream in self.streams:
-            stream.engine_closed = True
+            stream.engine_closed.set()
 
     def slots(self) -> list[SlotInfo]:
         idle = SlotInfo(0, 256, "idle", False, -1, 0, 0, 0, 0, -1, False, False, "", "", {})

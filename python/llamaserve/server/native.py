@@ -17,6 +17,7 @@ from llamaserve.results import Chunk, Completion, Finish
 from llamaserve.server.body import JsonBody
 from llamaserve.server.errors import RESPONSES
 from llamaserve.server.generation import Batch, Generation, Job
+from llamaserve.server.generation_settings import settings_of
 from llamaserve.server.native_schema import CompletionEvent, CompletionRequest, CompletionResponse
 from llamaserve.server.probs import probabilities, shown_probs
 from llamaserve.server.prompts import prompts_of
@@ -118,8 +119,6 @@ def final(
     engine: Engine, model: str, index: int, finish: Finish, params: CompletionParams, *, stream: bool
 ) -> CompletionResponse:
     """What is known at the end of a completion; `content` and `tokens` are left empty."""
-    settings = engine.effective_params(params)
-    settings["stream"] = stream
     return CompletionResponse(
         index=index,
         content="",
@@ -129,7 +128,7 @@ def final(
         model=model,
         tokens_predicted=finish.n_predicted,
         tokens_evaluated=finish.n_prompt_tokens,
-        generation_settings=settings,
+        generation_settings=settings_of(engine, params, stream=stream),
         prompt=finish.prompt_text,
         has_new_line=finish.has_new_line,
         truncated=finish.truncated,

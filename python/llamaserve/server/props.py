@@ -10,12 +10,8 @@ from litestar.datastructures import State
 from msgspec import UNSET, UnsetType
 
 from llamaserve.server.errors import ApiError
+from llamaserve.server.generation_settings import settings_of, without_texts
 from llamaserve.server.state import ServerState
-
-# What llama-server leaves out of the settings here: long, or about single requests only.
-_NOT_SHOWN = frozenset({
-    "dry_sequence_breakers", "stop", "logit_bias", "grammar", "grammar_lazy", "grammar_triggers", "preserved_tokens",
-})  # fmt: skip
 
 MEDIA_MARKER = "<__media__>"
 
@@ -65,10 +61,8 @@ async def get_props(state: State) -> Props:
     server: ServerState = state.server
     settings, engine = server.settings, server.ready_engine()
     info = engine.info
-    shown = {k: v for k, v in engine.effective_params().items() if k not in _NOT_SHOWN}
-    shown["stream"] = False
     return Props(
-        default_generation_settings=DefaultGenerationSettings(shown, info.n_ctx_slot),
+        default_generation_settings=DefaultGenerationSettings(without_texts(settings_of(engine)), info.n_ctx_slot),
         total_slots=info.n_slots,
         model_alias=server.model_name,
         model_ftype=info.ftype,

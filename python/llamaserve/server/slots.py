@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from llamaserve.results import SlotInfo
 from llamaserve.server.errors import ApiError
+from llamaserve.server.generation_settings import without_texts
 from llamaserve.server.state import ServerState
 
 # llama-server's switch for showing prompts and outputs of all users.
@@ -66,8 +67,10 @@ def _slot(info: SlotInfo) -> Slot:
     slot.n_prompt_tokens = info.n_prompt_tokens
     slot.n_prompt_tokens_processed = info.n_prompt_tokens_processed
     slot.n_prompt_tokens_cache = info.n_prompt_tokens_cache
-    slot.params = dict(info.params)
-    slot.next_token = [NextToken(info.has_next_token, info.has_new_line, info.n_remain, info.n_decoded)]
+    slot.params = without_texts(info.params)
+    # An idle slot has no budget, whatever its last request had.
+    left, done = (info.n_remain, info.n_decoded) if info.is_processing else (-1, 0)
+    slot.next_token = [NextToken(info.has_next_token, info.has_new_line, left, done)]
     if _SHOW_TEXTS:
         slot.prompt, slot.generated = info.prompt, info.generated
     return slot

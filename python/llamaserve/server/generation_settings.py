@@ -1,0 +1,42 @@
+"""The parameters of a request as llama-server shows them (`generation_settings`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llamaserve.engine import Engine
+from llamaserve.params import CompletionParams
+
+# What llama-server shows of features that this server doesn't have.
+_ABSENT: dict[str, Any] = {
+    "grammar_triggers": [],
+    "chat_format": "Content-only",
+    "reasoning_format": "none",
+    "reasoning_in_content": False,
+    "speculative.types": "none",
+    "backend_sampling": False,
+    "lora": [],
+}
+
+# Long, or users' own texts: left out where the settings aren't shown to the one who made the request.
+_PRIVATE = frozenset(
+    (
+        "dry_sequence_breakers",
+        "stop",
+        "logit_bias",
+        "grammar",
+        "grammar_lazy",
+        "grammar_triggers",
+        "preserved_tokens",
+    )
+)
+
+
+def settings_of(engine: Engine, params: CompletionParams | None = None, *, stream: bool = False) -> dict[str, Any]:
+    """All parameters that a request with `params` runs with."""
+    return _ABSENT | engine.effective_params(params) | {"stream": stream}
+
+
+def without_texts(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings as `/props` and `/slots` show them."""
+    return {name: value for name, value in (_ABSENT | settings).items() if name not in _PRIVATE}
