@@ -80,6 +80,7 @@ class FakeEngine:
     """What the server uses of `Engine`."""
 
     closed = False
+    all_busy = False
 
     def __init__(self) -> None:
         self.info = INFO
@@ -127,7 +128,7 @@ class FakeEngine:
             stream.engine_closed.set()
 
     def slots(self) -> list[SlotInfo]:
-        idle = SlotInfo(0, 256, "idle", False, -1, 0, 0, 0, 0, -1, False, False, "", "", {})
+        idle = SlotInfo(0, 256, "idle", self.all_busy, -1, 0, 0, 0, 0, -1, False, False, "", "", {})
         return [idle, msgspec.structs.replace(idle, id=1, is_processing=True, id_task=7, params={"seed": 1})]
 
     def metrics(self, *, reset_window: bool = False) -> Metrics:
@@ -145,7 +146,7 @@ class FakeParser:
 
         calls = (ToolCall("f", "{}", "id1"),) if final else ()
         self.message = ChatMessage(self.message.content + text, "", calls)
-        deltas = (ChatDelta(content=text),) if text else ()
+        deltas: tuple[ChatDelta, ...] = (ChatDelta(content=text),) if text else ()
         if final:
             deltas += (
                 ChatDelta(tool_call_index=0, tool_call=ToolCall("f", "", "id1")),
@@ -161,7 +162,7 @@ def _chunks(prompt: Prompt, params: CompletionParams) -> list[Chunk]:
     if params.return_progress:
         out.append(Chunk(progress=Progress(7, 3, 7, 1), n_prompt_tokens=7, timings=timings))
     for i, word in enumerate(words):
-        probs = ()
+        probs: tuple[TokenProb, ...] = ()
         if params.n_probs:
             top = tuple(TokenProb(j, b"x", 0.5 if j else 0.0) for j in range(params.n_probs))
             probs = (TokenProb(10 + i, word.encode(), 0.25, top),)

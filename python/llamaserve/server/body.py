@@ -34,13 +34,29 @@ def decode(body: bytes, kind: type[T]) -> T:
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
     try:
-        return decoder.decode(body)
+        return _checked(decoder, body, kind)
     except msgspec.ValidationError as e:
         raise ApiError(400, _explain(str(e))) from None
     except (msgspec.DecodeError, ValueError) as e:
         raise ApiError(400, f"the request body is not valid JSON: {e}") from None
     except RecursionError:
         raise ApiError(400, "the request body is nested too deeply") from None
+
+
+def _checked(decoder: msgspec.json.Decoder[T], body: bytes, kind: type[T]) -> T:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError:
+        # llama-server takes 2.0 for 2. It is rare enough to be looked for only when something was wrong.
+        fields = msgspec.json.decode(body)
+        whole = {k: int(v) for k, v in fields.items() if _is_whole(v)} if isinstance(fields, dict) else {}
+        if not whole:
+            raise
+        return msgspec.convert(fields | whole, kind)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer()
 
 
 def _explain(message: str) -> str:

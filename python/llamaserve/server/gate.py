@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Iterable
+from functools import cache
 
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,6 +17,21 @@ from llamaserve.server.state import ServerState, loading
 _LOCAL_ORIGIN = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 
 Headers = list[tuple[bytes, bytes]]
+
+
+class _Spelled(bytes):
+    """A header's name that stays as it is: uvicorn writes what a name's `lower()` gives."""
+
+    def lower(self) -> bytes:
+        return self
+
+
+@cache
+def _spelled(name: bytes) -> bytes:
+    """A header's name as llama-server spells it, since some clients look for just that."""
+    if name in (b"content-length", b"transfer-encoding", b"connection"):
+        return name  # the HTTP server looks for these
+    return _Spelled(b"-".join(part.capitalize() for part in name.split(b"-")))
 
 
 class Gate:
@@ -34,12 +50,13 @@ class Gate:
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        extra = self._cors.headers(headers.get(b"origin", b""))
+        sent = dict(scope["headers"])
+        extra = self._cors.headers(sent.get(b"origin", b""))
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *extra]
+                headers = [*message["headers"], *extra]
+                message["headers"] = [(_spelled(name), value) for name, value in headers]
             await send(message)
 
         if scope["method"] == "OPTIONS":
@@ -49,7 +66,7 @@ class Gate:
         refusal: ApiError | None = None
         if self._state.engine is None and path not in self._pages:
             refusal = loading()
-        elif self._keys and path not in self._public and not self._key_fits(headers):
+        elif self._keys and path not in self._public and not self._key_fits(sent):
             refusal = ApiError(401, "Invalid API Key")
         if refusal is None:
             await self._app(scope, receive, send_with_headers)

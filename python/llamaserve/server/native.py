@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from litestar import post
 from litestar.datastructures import State
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import Body
 from litestar.types import ASGIApp
 from msgspec import UNSET
 
@@ -40,7 +41,7 @@ _encode = msgspec.json.Encoder().encode
     summary="Complete a prompt",
     tags=["llama-server"],
 )
-async def complete(data: CompletionRequest, state: State) -> ASGIApp:
+async def complete(data: Annotated[CompletionRequest, Body()], state: State) -> ASGIApp:
     """Completes a prompt. With `"stream": true` the answer is a stream of server-sent events."""
     server: ServerState = state.server
     engine = server.ready_engine()

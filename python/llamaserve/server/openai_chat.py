@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
 
 import msgspec
 from litestar import post
 from litestar.datastructures import State
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import Body
 from litestar.types import ASGIApp
 
 from llamaserve.server.body import JsonBody
@@ -43,7 +45,7 @@ class TokenCount(msgspec.Struct):
     summary="Answer a chat",
     tags=["OpenAI"],
 )
-async def complete_chat(data: ChatRequest, state: State) -> ASGIApp:
+async def complete_chat(data: Annotated[ChatRequest, Body()], state: State) -> ASGIApp:
     """Answers a chat. With `"stream": true` the answer is a stream of server-sent events."""
     server: ServerState = state.server
     engine = server.ready_engine()
@@ -70,7 +72,7 @@ async def complete_chat(data: ChatRequest, state: State) -> ASGIApp:
     summary="Show a chat as the model sees it",
     tags=["llama-server"],
 )
-async def apply_template(data: ChatRequest, state: State) -> RenderedPrompt:
+async def apply_template(data: Annotated[ChatRequest, Body()], state: State) -> RenderedPrompt:
     """Renders a chat with the model's template, without answering it."""
     engine = state.server.ready_engine()
     prompt = await asyncio.to_thread(engine.apply_template, chat_params(data))
@@ -86,7 +88,7 @@ async def apply_template(data: ChatRequest, state: State) -> RenderedPrompt:
     summary="Count a chat's tokens",
     tags=["llama-server"],
 )
-async def count_chat_tokens(data: ChatRequest, state: State) -> TokenCount:
+async def count_chat_tokens(data: Annotated[ChatRequest, Body()], state: State) -> TokenCount:
     """Length of a chat in tokens, without answering it."""
     engine = state.server.ready_engine()
     prompt = await asyncio.to_thread(engine.apply_template, chat_params(data))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 from litestar import post
 from litestar.datastructures import State
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import Body
 from litestar.types import ASGIApp
 
 from llamaserve.engine import Engine
@@ -43,7 +46,7 @@ class TextCompletionRequest(CompletionRequest, kw_only=True):
     summary="Complete a prompt",
     tags=["OpenAI"],
 )
-async def complete_text(data: TextCompletionRequest, state: State) -> ASGIApp:
+async def complete_text(data: Annotated[TextCompletionRequest, Body()], state: State) -> ASGIApp:
     """Completes a prompt. With `"stream": true` the answer is a stream of server-sent events."""
     server: ServerState = state.server
     engine = server.ready_engine()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from litestar import post
 from litestar.datastructures import State
+from litestar.params import Body
 
 from llamaserve.engine import Engine
 from llamaserve.params import Int32
@@ -61,7 +62,7 @@ class DetokenizeResponse(msgspec.Struct):
     summary="Turn text into tokens",
     tags=["llama-server"],
 )
-async def tokenize(data: TokenizeRequest, state: State) -> TokenizeResponse:
+async def tokenize(data: Annotated[TokenizeRequest, Body()], state: State) -> TokenizeResponse:
     server: ServerState = state.server
     engine = server.ready_engine()
     content = data.content
@@ -105,7 +106,7 @@ def _piece(raw: bytes) -> str | list[int]:
     summary="Turn tokens into text",
     tags=["llama-server"],
 )
-async def detokenize(data: DetokenizeRequest, state: State) -> DetokenizeResponse:
+async def detokenize(data: Annotated[DetokenizeRequest, Body()], state: State) -> DetokenizeResponse:
     server: ServerState = state.server
     engine = server.ready_engine()
     tokens = data.tokens or []
