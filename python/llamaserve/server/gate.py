@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Iterable
-from functools import cache
 
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,21 +16,6 @@ from llamaserve.server.state import ServerState, loading
 _LOCAL_ORIGIN = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 
 Headers = list[tuple[bytes, bytes]]
-
-
-class _Spelled(bytes):
-    """A header's name that stays as it is: uvicorn writes what a name's `lower()` gives."""
-
-    def lower(self) -> bytes:
-        return self
-
-
-@cache
-def _spelled(name: bytes) -> bytes:
-    """A header's name as llama-server spells it, since some clients look for just that."""
-    if name in (b"content-length", b"transfer-encoding", b"connection"):
-        return name  # the HTTP server looks for these
-    return _Spelled(b"-".join(part.capitalize() for part in name.split(b"-")))
 
 
 class Gate:
@@ -55,8 +39,7 @@ class Gate:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = [*message["headers"], *extra]
-                message["headers"] = [(_spelled(name), value) for name, value in headers]
+                message["headers"] = [*message["headers"], *extra]
             await send(message)
 
         if scope["method"] == "OPTIONS":

@@ -13,9 +13,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import uvicorn
-from litestar.types import ASGIApp
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from llamaserve.engine import Engine
 from llamaserve.errors import LlamaserveError
@@ -76,7 +77,7 @@ class _Runner:
         workers = settings.threads_http if settings.threads_http > 0 else min(32, (os.cpu_count() or 1) + 4)
         loop.set_default_executor(ThreadPoolExecutor(workers, thread_name_prefix="http"))
         try:
-            config = _config(create_app(self._state), self._state)
+            config = _config(_spelling(create_app(self._state)), self._state)
             config.load()
         except OSError as e:
             log.error("can't read the TLS key or certificate: %s", e.strerror or e)
@@ -159,6 +160,35 @@ class _Runner:
     async def _close_engine(self) -> None:
         if self._state.engine is not None:
             await asyncio.to_thread(self._state.engine.close)
+
+
+class _Spelled(bytes):
+    """A header's name that stays as it is: uvicorn writes what a name's `lower()` gives."""
+
+    def lower(self) -> bytes:
+        return self
+
+
+@cache
+def _spelled(name: bytes) -> bytes:
+    """A header's name as llama-server spells it, since some clients look for just that."""
+    if name in (b"content-length", b"transfer-encoding", b"connection"):
+        return name  # the HTTP server looks for these
+    return _Spelled(b"-".join(part.capitalize() for part in name.split(b"-")))
+
+
+def _spelling(app: ASGIApp) -> ASGIApp:
+    """`app` with header names spelled."""
+
+    async def spelled(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_spelled(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [(_spelled(name), value) for name, value in message["headers"]]
+            await send(message)
+
+        await app(scope, receive, send_spelled)
+
+    return spelled
 
 
 class _Server(uvicorn.Server):
