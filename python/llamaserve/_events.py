@@ -38,6 +38,8 @@ def _timings(t: tuple[int, int, float, int, float]) -> Timings:
     def per_second(ms: float, n: int) -> float:
         return 1000.0 * n / ms if ms > 0 else 0.0
 
+    # The first token comes out of the prompt's last step, so the time since then is that of the others.
+    later_n = max(predicted_n - 1, 0)
     return Timings(
         cache_n,
         prompt_n,
@@ -46,8 +48,8 @@ def _timings(t: tuple[int, int, float, int, float]) -> Timings:
         per_second(prompt_ms, prompt_n),
         predicted_n,
         predicted_ms,
-        per_token(predicted_ms, predicted_n),
-        per_second(predicted_ms, predicted_n),
+        per_token(predicted_ms, later_n),
+        per_second(predicted_ms, later_n),
     )
 
 
