@@ -167,7 +167,7 @@ def ask_long(server: Any, answers: list[Any]) -> threading.Thread:
 
 
 def test_running_requests_finish_when_told_to_stop(make_server: MakeServer) -> None:
-    server = make_server("-m", str(models.tiny()), "-c", "2048", "-np", "1")
+    server = make_server("-m", str(models.tiny()), "-c", "2048", "-np", "1", "-t", "1")
     answers: list[Any] = []
     thread = ask_long(server, answers)
     assert server.stop() == 0
@@ -177,9 +177,9 @@ def test_running_requests_finish_when_told_to_stop(make_server: MakeServer) -> N
 
 
 def test_a_second_signal_stops_at_once(make_server: MakeServer) -> None:
-    server = make_server("-c", "4096", "-np", "1")
+    server = make_server("-m", str(models.tiny()), "-c", "8192", "-np", "1", "-t", "1")
     answers: list[Any] = []
-    body = {"prompt": "x", "n_predict": 4000, "ignore_eos": True}
+    body = {"prompt": "x", "n_predict": 8000, "ignore_eos": True}
     thread = threading.Thread(
         target=lambda: answers.append(httpx.post(f"{server.url}/completion", json=body, timeout=60))
     )
