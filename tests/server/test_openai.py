@@ -183,6 +183,14 @@ def test_response_formats() -> None:
             chat(response_format=wrong)
 
 
+def test_constraints_reach_the_engine(app: App) -> None:
+    app.post("/v1/chat/completions", {**CHAT, "grammar": "root ::= x"})
+    app.post("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_object"}})
+    (_, first, _), (_, second, _) = app.engine.submitted
+    assert first.grammar == "root ::= x"
+    assert second.json_schema == {"type": "object"}
+
+
 def test_what_can_not_be_combined() -> None:
     for fields in (
         {"grammar": "root ::= x", "json_schema": {}},

@@ -78,8 +78,11 @@ def chat_params(request: ChatRequest) -> ChatParams:
     )
 
 
-def sampling(request: ChatRequest, stops: list[str], default_stop: str | list[str] | None) -> ChatRequest:
-    """The request as completion parameters: with the template's stop texts, without what the template dealt with."""
+def sampling(
+    request: ChatRequest, chat: ChatParams, stops: list[str], default_stop: str | list[str] | None
+) -> ChatRequest:
+    """The request as completion parameters: with the template's stop texts, and the schema wherever it came from. Where
+    the template makes a grammar of its own out of these, that one is used."""
     stop = default_stop if request.stop is None else request.stop
     own = [stop] if isinstance(stop, str) else list(stop or ())
     n_probs = request.n_probs
@@ -87,7 +90,7 @@ def sampling(request: ChatRequest, stops: list[str], default_stop: str | list[st
         n_probs = DEFAULT_TOP_LOGPROBS if request.top_logprobs is None else request.top_logprobs
     elif request.top_logprobs is not None:
         raise ApiError(400, "'top_logprobs' needs 'logprobs' to be true")
-    return msgspec.structs.replace(request, stop=(own + stops) or None, n_probs=n_probs, grammar=None, json_schema=None)
+    return msgspec.structs.replace(request, stop=(own + stops) or None, n_probs=n_probs, json_schema=chat.json_schema)
 
 
 def _check_messages(messages: list[dict[str, Any]]) -> None:

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 Batch: TypeAlias = Sequence[tuple[int, list[Chunk]]]
 """Chunks that came together, with the index of the completion they belong to."""
 
-LONG_TEXT = 4096
-"""Characters from which a prompt is tokenized in a worker thread instead of on the event loop."""
-
 
 @dataclass
 class Job:
@@ -60,14 +57,11 @@ class Generation:
         self._readers: list[asyncio.Task[None]] = []
         self._running = 0
 
-    async def start(self) -> None:
-        """Hands the jobs to the engine. Raises `RequestError` where it refuses one."""
-        prompts: dict[int, Prompt] = {}
+    def start(self) -> None:
+        """Hands the jobs to the engine, which tokenizes prompts on a thread of its own. Raises `RequestError` where it
+        refuses one."""
         for job in self._jobs:
-            key = id(job.prompt)
-            if key not in prompts:
-                prompts[key] = await _tokenized(self._engine, job.prompt)
-            self._streams.append(self._engine.astream(prompts[key], job.params, constraint=job.constraint))
+            self._streams.append(self._engine.astream(job.prompt, job.params, constraint=job.constraint))
         self._running = len(self._streams)
         if self._running > 1:
             self._readers = [asyncio.create_task(self._read(i, s)) for i, s in enumerate(self._streams)]
@@ -117,9 +111,3 @@ class Generation:
                     return
         except Exception as e:
             self._queue.put_nowait((index, e))
-
-
-async def _tokenized(engine: Engine, prompt: Prompt) -> Prompt:
-    if isinstance(prompt, str) and len(prompt) > LONG_TEXT:
-        return await asyncio.to_thread(engine.tokenize, prompt, add_special=True)
-    return prompt

@@ -50,8 +50,9 @@ async def complete_chat(data: Annotated[ChatRequest, Body()], state: State) -> A
     server: ServerState = state.server
     engine = server.ready_engine()
     check_supported(data)
-    prompt = await asyncio.to_thread(engine.apply_template, chat_params(data))
-    params = sampling(data, prompt.stop, engine.defaults.stop if engine.defaults else None)
+    chat = chat_params(data)
+    prompt = await asyncio.to_thread(engine.apply_template, chat)
+    params = sampling(data, chat, prompt.stop, engine.defaults.stop if engine.defaults else None)
     jobs = jobs_of(engine, [prompt.prompt], params)
     for job in jobs:
         job.constraint = prompt.constraint

@@ -79,7 +79,7 @@ class Responder:
 
     async def _run(self, send: Send) -> None:
         try:
-            await self._generation.start()
+            self._generation.start()
             if self._stream:
                 await self._send_stream(send)
             else:

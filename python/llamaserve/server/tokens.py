@@ -14,9 +14,11 @@ from llamaserve.engine import Engine
 from llamaserve.params import Int32
 from llamaserve.server.body import JsonBody
 from llamaserve.server.errors import RESPONSES, ApiError
-from llamaserve.server.generation import LONG_TEXT
 from llamaserve.server.prompts import mixed_of
 from llamaserve.server.state import ServerState
+
+LONG_TEXT = 4096
+"""Characters (or tokens) from which the work is done in a worker thread instead of on the event loop."""
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
