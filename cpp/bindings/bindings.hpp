@@ -9,6 +9,7 @@ void init_chat(nb::module_& m);
 void init_engine(nb::module_& m);
 void init_events(nb::module_& m);
 void init_params(nb::module_& m);
+void init_prefix_tree(nb::module_& m);
 void init_system(nb::module_& m);
 
 namespace llamaserve {

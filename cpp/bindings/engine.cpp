@@ -76,6 +76,9 @@ nb::dict metrics_dict(const Metrics& m) {
     d["requests_processing"] = m.requests_processing;
     d["requests_deferred"] = m.requests_deferred;
     d["kv_cells_used"] = m.kv_cells_used;
+    d["n_preempted_total"] = m.n_preempted_total;
+    d["cache_ram_bytes"] = m.cache_ram_bytes;
+    d["cache_ram_entries"] = m.cache_ram_entries;
     return d;
 }
 

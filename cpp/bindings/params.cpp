@@ -66,6 +66,7 @@ void bind_request(nb::module_& m) {
         .FIELD("cache_prompt", cache_prompt)
         .FIELD("id_slot", id_slot)
         .FIELD("priority", priority)
+        .FIELD("t_max_ms", t_max_ms)
         .FIELD("stream", stream)
         .FIELD("return_tokens", return_tokens)
         .FIELD("return_progress", return_progress)
@@ -173,6 +174,8 @@ void bind_engine(nb::module_& m) {
         .def_rw("skip_chat_parsing", &EngineParams::skip_chat_parsing)
         .def_rw("prefill_assistant", &EngineParams::prefill_assistant)
         .def_rw("reasoning_preserve", &EngineParams::reasoning_preserve)
+        .def_rw("cache_ram", &EngineParams::cache_ram)
+        .def_rw("ctx_checkpoints", &EngineParams::ctx_checkpoints)
         .def_rw("step_target_ms", &EngineParams::step_target_ms)
         .def_rw("queue_size", &EngineParams::queue_size);
 }

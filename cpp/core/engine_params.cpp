@@ -268,6 +268,8 @@ common_params to_common(const EngineParams& in) {
         refuse("step_target_ms", std::to_string(in.step_target_ms), "a number of milliseconds above 0");
     }
     in_range("queue_size", in.queue_size, 0, INT32_MAX);
+    in_range("cache_ram", in.cache_ram, -1, INT32_MAX);
+    in_range("ctx_checkpoints", in.ctx_checkpoints, 0, INT32_MAX);
     common_params out;
     out.model.path = in.model;
     set_context(in, out);

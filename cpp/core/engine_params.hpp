@@ -77,6 +77,9 @@ struct EngineParams {
     bool prefill_assistant = true;
     std::optional<bool> reasoning_preserve;
 
+    int32_t cache_ram = 8192;     // MiB of host memory for saved prefixes; -1: no limit, 0: none
+    int32_t ctx_checkpoints = 32; // for each slot of a model that can't cut its sequences anywhere
+
     float step_target_ms = 100.0f; // how long a step may take while someone is generating
     int32_t queue_size = 0;        // most requests that may wait; 0: automatic
 };

@@ -134,6 +134,8 @@ void Model::describe(const EngineParams& in) {
     }
     n_swa_ = params_.swa_full ? 0 : llama_model_n_swa(model_);
 
+    can_cut_ = !llama_model_is_recurrent(model_) && !llama_model_is_hybrid(model_);
+
     if (llama_model_has_encoder(model_)) {
         cannot_complete_ = "models with an encoder are not supported yet";
     } else if (llama_get_memory(context_) == nullptr || !llama_model_has_decoder(model_)) {

@@ -40,6 +40,9 @@ public:
     int32_t n_ctx_slot() const { return info_.n_ctx_slot; }
     int32_t n_swa() const { return n_swa_; }
 
+    // A sequence can be cut at any token (apart from what a sliding window has dropped); recurrent states can't.
+    bool can_cut() const { return can_cut_; }
+
     // Why this model can't complete text; empty if it can.
     const std::string& cannot_complete() const { return cannot_complete_; }
 
@@ -66,6 +69,7 @@ private:
     common_chat_templates_ptr templates_;
     ModelInfo info_;
     int32_t n_swa_ = 0;
+    bool can_cut_ = true;
     std::string cannot_complete_;
 };
 

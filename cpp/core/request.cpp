@@ -3,7 +3,6 @@
 #include "error.hpp"
 #include "json-schema-to-grammar.h"
 #include "model.hpp"
-#include "sampling.h"
 #include "text.hpp"
 
 #include <algorithm>
@@ -198,14 +197,14 @@ void prepare(Request& r, const Model& model) {
     }
     tokenize_prompt(r, model);
     try {
-        r.sampler.reset(common_sampler_init(model.model(), p.sampling));
+        r.sampler = std::make_unique<Sampler>(model, p.sampling);
     } catch (const std::exception& e) {
         throw InvalidRequest(std::string("Failed to initialize samplers: ") + e.what());
     }
     // The penalties look back into the prompt, no further than this.
     const int32_t back = std::max({p.sampling.n_prev, p.sampling.penalty_last_n, p.sampling.dry_penalty_last_n});
     for (size_t i = r.tokens.size() - std::min(r.tokens.size(), static_cast<size_t>(back)); i < r.tokens.size(); ++i) {
-        common_sampler_accept(r.sampler.get(), r.tokens[i], false);
+        r.sampler->accept_prompt(r.tokens[i]);
     }
 }
 

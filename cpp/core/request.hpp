@@ -3,7 +3,7 @@
 
 #include "common.h"
 #include "event.hpp"
-#include "sampling.h"
+#include "sampler.hpp"
 
 #include <memory>
 #include <string>
@@ -27,6 +27,7 @@ struct RequestParams {
     bool cache_prompt = true;
     int32_t id_slot = -1;
     int32_t priority = 0;
+    int64_t t_max_ms = 0; // from arrival to the end; 0: no limit
 
     bool stream = true; // token events while it runs, not only the final one
     bool return_tokens = false;
@@ -61,7 +62,7 @@ struct Request {
 
     // Made by prepare().
     std::vector<llama_token> tokens;
-    common_sampler_ptr sampler;
+    std::unique_ptr<Sampler> sampler;
 
     int32_t n_tokens() const { return static_cast<int32_t>(tokens.size()); }
 };

@@ -3,7 +3,9 @@
 
 #include "event.hpp"
 #include "model.hpp"
+#include "prefix_cache.hpp"
 #include "request.hpp"
+#include "run.hpp"
 #include "slot.hpp"
 #include "step_budget.hpp"
 
@@ -19,9 +21,10 @@ struct Metrics {
     int64_t prompt_tokens_total = 0, prompt_tokens_cached_total = 0, prompt_us_total = 0;
     int64_t tokens_predicted_total = 0, predicted_us_total = 0;
     int64_t n_decode_total = 0, n_tokens_max = 0, n_busy_slots_total = 0;
+    int64_t n_preempted_total = 0;
     int64_t prompt_tokens_window = 0, prompt_us_window = 0, predicted_tokens_window = 0, predicted_us_window = 0;
     int32_t requests_processing = 0, requests_deferred = 0;
-    int64_t kv_cells_used = 0;
+    int64_t kv_cells_used = 0, cache_ram_bytes = 0, cache_ram_entries = 0;
 };
 
 // Belongs to the engine thread: nothing in here is thread-safe but n_waiting().
@@ -52,33 +55,60 @@ private:
         bool output;
     };
 
+    // Where a prompt's first tokens can be had.
+    struct Source {
+        Slot* slot = nullptr; // a sequence that has them
+        std::optional<PrefixCache::Saved> saved;
+        int32_t length = 0;
+    };
+
+    // Waiting requests.
+    void enqueue(std::unique_ptr<Run> run);
     void admit(Outbox& outbox);
-    Slot* find_slot(const Request& request);
-    bool start_prompt(Slot& slot, Outbox& outbox);
-    int32_t reuse_cache(Slot& slot);
+    bool fits(const Run& run) const;
+    Slot* find_slot(const Run& run);
+    void expire(Outbox& outbox);
+
+    // A prompt's way into a slot.
+    void begin(Slot& slot, Outbox& outbox);
+    Source find_source(const Slot& slot, int32_t limit);
+    bool wait_for_prefix(Slot& slot, int32_t limit, int32_t have);
+    void take(Slot& slot, const Source& source);
+    void give_up_cells(Slot& slot);
+    void begin_waiting(Outbox& outbox);
+
+    // The batch.
     void add_decode_tokens();
-    void add_prompt_tokens(Outbox& outbox);
+    void add_prompt_tokens();
+    int32_t chunk(const Slot& slot, int32_t room) const;
     bool decode(Outbox& outbox);
     int32_t decode_once();
     bool make_room(Outbox& outbox);
-    void drop_from_batch(const Slot& slot);
+    void drop_from_batch(Slot& slot);
+    void preempt(Slot& slot);
+    Slot* youngest(bool in_batch, bool in_prompt, const Slot* besides);
+
+    // What comes of it.
     void after_decode(Outbox& outbox, int64_t step_us);
-    void sample(Slot& slot, Outbox& outbox);
+    void count_step(int64_t step_us);
+    void sample(Outbox& outbox);
     void finish(Slot& slot, Outbox& outbox);
     void fail(Slot& slot, Failure failure, Outbox& outbox);
-    void release(Slot& slot);
+    std::unique_ptr<Run> release(Slot& slot);
     void clear_cells(Slot& slot);
     Slot* lru_idle_with_cells();
 
     const Model& model_;
     llama_context* ctx_;
-    llama_memory_t mem_;
+    PrefixCache cache_;
     std::vector<Slot> slots_;
-    std::deque<std::unique_ptr<Request>> waiting_;
+    std::deque<std::unique_ptr<Run>> waiting_;
     std::atomic<int32_t> n_waiting_{0};
     int32_t n_busy_ = 0;
+    bool timed_ = false; // some request has a time limit
     StepBudget budget_;
     std::vector<Entry> batch_;
+    std::vector<Slot*> sampling_;
     // Arrays of llama_batch, kept to spare allocations.
     std::vector<llama_token> b_token_;
     std::vector<llama_pos> b_pos_;

@@ -52,6 +52,7 @@ _PLAIN = (
     "timings_per_token",
     "id_slot",
     "priority",
+    "t_max_ms",
 )
 
 

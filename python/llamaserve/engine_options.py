@@ -78,6 +78,8 @@ class EngineOptions(TypedDict, total=False):
     prefill_assistant: bool
     reasoning_preserve: bool
     reverse_prompt: list[str]
+    cache_ram: int
+    ctx_checkpoints: int
     step_target_ms: float
     queue_size: int
 

@@ -87,6 +87,9 @@ class CompletionParams(SamplingParams, kw_only=True, omit_defaults=True):
     id_slot: Limit | None = None
     """Serve the request on this slot; -1 takes any."""
     priority: Int32 | None = None
+    """Higher goes first; waiting ten seconds is worth as much as one more. Default 0."""
+    t_max_ms: UInt | None = None
+    """Milliseconds from arrival to the end; past that the answer ends where it is. 0: no limit."""
 
 
 class GrammarTrigger(msgspec.Struct, frozen=True):

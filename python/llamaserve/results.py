@@ -189,6 +189,11 @@ class Metrics(msgspec.Struct, frozen=True):
     requests_processing: int
     requests_deferred: int
     kv_cells_used: int
+    n_preempted_total: int
+    """Times that a request had to leave its slot because the KV cache was full."""
+    cache_ram_bytes: int
+    """Host memory taken by saved prefixes."""
+    cache_ram_entries: int
 
 
 class ModelInfo(msgspec.Struct, frozen=True):

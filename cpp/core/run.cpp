@@ -1,4 +1,4 @@
-#include "slot.hpp"
+#include "run.hpp"
 
 #include "model.hpp"
 
@@ -8,76 +8,60 @@
 
 namespace llamaserve {
 
-const char* slot_state_name(SlotState state) {
-    switch (state) {
-    case SlotState::started:
-        return "started";
-    case SlotState::processing_prompt:
-        return "processing_prompt";
-    case SlotState::generating:
-        return "generating";
-    default:
-        return "idle";
-    }
-}
-
-void Slot::assign(std::unique_ptr<Request> next) {
-    request = std::move(next);
-    state = SlotState::started;
-    out_ = TextOut(request->params.stop.empty() ? model_->params().antiprompt : request->params.stop);
-    sampled_ = LLAMA_TOKEN_NULL;
-    has_next_ = true;
-    has_new_line_ = has_output_ = truncated_ = false;
-    stop_ = StopType::none;
-    line_start_ = 0;
-    n_generated_ = n_cached_ = n_processed_ = 0;
-    t_start_us_ = t_first_us_ = t_last_us_ = ggml_time_us();
-    pending_text_.clear();
-    pending_tokens_.clear();
-    tokens_.clear();
-    pending_probs_.clear();
-    probs_.clear();
-}
-
-void Slot::begin_prompt(int32_t n_cached) {
-    state = SlotState::processing_prompt;
-    n_cached_ = n_cached;
+Run::Run(std::unique_ptr<Request> request, const Model& model)
+    : request_(std::move(request)), model_(&model),
+      out_(request_->params.stop.empty() ? model.params().antiprompt : request_->params.stop) {
     t_start_us_ = t_first_us_ = t_last_us_ = ggml_time_us();
 }
 
-int32_t Slot::n_predict() const {
-    return request->params.n_predict >= 0 ? request->params.n_predict : model_->params().n_predict;
+void Run::preempt(const std::vector<llama_token>& cells) {
+    ++n_preempted_;
+    if (n_generated_ > 0) {
+        resumed_ = cells;
+    }
 }
 
-bool Slot::sample() {
-    common_sampler* sampler = request->sampler.get();
-    const llama_token token = common_sampler_sample(sampler, model_->context(), i_batch);
-    if (!model_->is_token(token)) {
-        throw std::runtime_error("the model's output could not be sampled (no valid token)");
+void Run::begin_prompt(int32_t n_cached) {
+    if (!begun_) {
+        begun_ = true;
+        n_cached_ = n_cached;
+        t_start_us_ = t_first_us_ = t_last_us_ = ggml_time_us();
     }
-    // A token at minus infinity is one that a ban, a bias or the grammar excludes: nothing was left to choose from.
-    const llama_token_data_array* candidates = common_sampler_get_candidates(sampler, false);
-    if (candidates->selected >= 0 && candidates->data[candidates->selected].logit == -INFINITY) {
-        throw std::runtime_error("no token is allowed here: the grammar and the banned tokens exclude all of them");
-    }
-    common_sampler_accept(sampler, token, true);
-    if (request->params.sampling.n_probs > 0) {
-        pending_probs_.push_back(probabilities(token));
-    }
-    accept(token);
-    return has_next_;
 }
 
-void Slot::accept(llama_token token) {
+void Run::count_prompt(int32_t n_tokens) {
+    // What a preempted request computes again is not its prompt.
+    if (n_generated_ == 0) {
+        n_processed_ = std::min(n_processed_ + n_tokens, request_->n_tokens() - n_cached_);
+    }
+}
+
+int32_t Run::n_predict() const {
+    return request_->params.n_predict >= 0 ? request_->params.n_predict : model_->params().n_predict;
+}
+
+void Run::sample(llama_context* ctx, int32_t i_batch, const float* logits, int32_t n_cells) noexcept {
+    try {
+        const llama_token token = request_->sampler->sample(ctx, i_batch, logits);
+        if (request_->params.sampling.n_probs > 0) {
+            pending_probs_.push_back(probabilities(token, logits));
+        }
+        accept(token, n_cells);
+    } catch (const std::exception& e) {
+        error_ = e.what();
+        has_next_ = false;
+    }
+}
+
+void Run::accept(llama_token token, int32_t n_cells) {
     t_last_us_ = ggml_time_us();
     if (n_generated_ == 0) {
-        state = SlotState::generating;
         t_first_us_ = t_last_us_;
     }
     ++n_generated_;
     sampled_ = token;
     const bool end = llama_vocab_is_eog(model_->vocab(), token);
-    const bool special = model_->params().special || request->params.sampling.preserved_tokens.count(token) > 0;
+    const bool special = model_->params().special || request_->params.sampling.preserved_tokens.count(token) > 0;
     const std::string piece = common_token_to_piece(model_->vocab(), token, special);
     pending_tokens_.push_back(token);
     std::string text = out_.push(piece);
@@ -90,17 +74,17 @@ void Slot::accept(llama_token token) {
     }
     const bool line_break = text.find('\n') != std::string::npos;
     pending_text_ += text;
-    check_limits(line_break);
+    check_limits(line_break, n_cells);
     if (end) {
         stop_ = StopType::eos;
         has_next_ = false;
     }
 }
 
-void Slot::check_limits(bool new_text_has_line_break) {
+void Run::check_limits(bool new_text_has_line_break, int32_t n_cells) {
     const int32_t limit = n_predict();
     // The cell of the token just sampled is the next one.
-    if (n_cells() + 1 >= model_->n_ctx_slot()) {
+    if (n_cells + 1 >= model_->n_ctx_slot()) {
         truncated_ = true;
         stop_ = has_next_ ? StopType::limit : stop_;
         has_next_ = false;
@@ -109,7 +93,7 @@ void Slot::check_limits(bool new_text_has_line_break) {
         stop_ = StopType::limit;
         has_next_ = false;
     }
-    if (has_next_ && has_new_line_ && request->params.n_indent > 0 && indent_ended()) {
+    if (has_next_ && has_new_line_ && request_->params.n_indent > 0 && indent_ended()) {
         stop_ = StopType::limit;
         has_next_ = false;
     }
@@ -118,7 +102,7 @@ void Slot::check_limits(bool new_text_has_line_break) {
         if (line_start_ == 0) {
             line_start_ = out_.text().find('\n') + 1;
         }
-        const int64_t limit_ms = request->params.t_max_predict_ms;
+        const int64_t limit_ms = request_->params.t_max_predict_ms;
         if (has_next_ && limit_ms > 0 && (t_last_us_ - t_first_us_) / 1000 > limit_ms) {
             stop_ = StopType::limit;
             has_next_ = false;
@@ -127,14 +111,14 @@ void Slot::check_limits(bool new_text_has_line_break) {
 }
 
 // Whether the current line is indented by less than n_indent blanks; the line is then cut off.
-bool Slot::indent_ended() {
+bool Run::indent_ended() {
     const std::string& text = out_.text();
     while (line_start_ > 0 && line_start_ < text.size()) {
         const size_t end = text.find_first_not_of(" \t", line_start_);
         if (end == std::string::npos) {
             return false;
         }
-        if (end - line_start_ < static_cast<size_t>(request->params.n_indent)) {
+        if (end - line_start_ < static_cast<size_t>(request_->params.n_indent)) {
             out_.truncate(end);
             return true;
         }
@@ -147,26 +131,14 @@ bool Slot::indent_ended() {
     return false;
 }
 
-void Slot::stop(StopType type, bool truncated) {
+void Run::stop(StopType type, bool truncated) {
     stop_ = type;
     truncated_ = truncated;
     has_next_ = false;
 }
 
-std::unique_ptr<Request> Slot::release() {
-    last_id_ = static_cast<int64_t>(request->id);
-    last_params_ = request->params;
-    last_prompt_.clear();
-    last_text_ = out_.text();
-    state = SlotState::idle;
-    i_batch = -1;
-    has_next_ = false;
-    t_last_used_us = ggml_time_us();
-    return std::move(request);
-}
-
-TokenProbs Slot::probabilities(llama_token token) const {
-    const RequestParams& p = request->params;
+TokenProbs Run::probabilities(llama_token token, const float* logits) const {
+    const RequestParams& p = request_->params;
     TokenProbs out;
     out.id = token;
     out.text = common_token_to_piece(model_->vocab(), token, true);
@@ -176,18 +148,17 @@ TokenProbs Slot::probabilities(llama_token token) const {
     };
     const auto n_top = static_cast<size_t>(p.sampling.n_probs);
     if (p.post_sampling_probs) {
-        const llama_token_data_array* cur = common_sampler_get_candidates(request->sampler.get(), true);
-        for (size_t i = 0; i < cur->size; ++i) {
-            if (cur->data[i].id == token) {
-                out.p = cur->data[i].p;
+        const auto chosen_from = request_->sampler->candidates();
+        for (const llama_token_data& c : chosen_from) {
+            if (c.id == token) {
+                out.p = c.p;
             }
         }
-        for (size_t i = 0; i < std::min(n_top, cur->size) && cur->data[i].p > 0.0f; ++i) {
-            out.top.push_back(candidate(cur->data[i].id, cur->data[i].p));
+        for (size_t i = 0; i < std::min(n_top, chosen_from.size()) && chosen_from[i].p > 0.0f; ++i) {
+            out.top.push_back(candidate(chosen_from[i].id, chosen_from[i].p));
         }
         return out;
     }
-    const float* logits = llama_get_logits_ith(model_->context(), i_batch);
     const int32_t n = model_->n_vocab();
     const float top = *std::max_element(logits, logits + n);
     double sum = 0.0;
@@ -210,40 +181,40 @@ TokenProbs Slot::probabilities(llama_token token) const {
     return out;
 }
 
-Timings Slot::timings() const {
+Timings Run::timings() const {
     const double prompt_us = static_cast<double>((n_generated_ > 0 ? t_first_us_ : ggml_time_us()) - t_start_us_);
     const double predicted_us =
         n_generated_ > 0 ? static_cast<double>(std::max<int64_t>(1, t_last_us_ - t_first_us_)) : 0.0;
     return {n_cached_, n_processed_, prompt_us / 1000.0, n_generated_, predicted_us / 1000.0};
 }
 
-Event Slot::event(EventKind kind) const {
+Event Run::event(EventKind kind) const {
     Event e;
-    e.request = request->id;
+    e.request = request_->id;
     e.kind = kind;
     e.n_predicted = n_generated_;
-    e.n_prompt_tokens = request->n_tokens();
+    e.n_prompt_tokens = request_->n_tokens();
     return e;
 }
 
-Event Slot::started_event() const {
+Event Run::started_event() const {
     Event e = event(EventKind::started);
-    if (request->params.return_progress) {
+    if (request_->params.return_progress) {
         e.progress = progress_event().progress;
     }
     return e;
 }
 
-Event Slot::progress_event() const {
+Event Run::progress_event() const {
     Event e = event(EventKind::progress);
     e.progress =
-        Progress{request->n_tokens(), n_cached_, n_cached_ + n_processed_, (ggml_time_us() - t_start_us_) / 1000};
+        Progress{request_->n_tokens(), n_cached_, n_cached_ + n_processed_, (ggml_time_us() - t_start_us_) / 1000};
     return e;
 }
 
-Event Slot::token_event() {
+Event Run::token_event() {
     Event e = event(EventKind::token);
-    if (request->params.stream) {
+    if (request_->params.stream) {
         e.text = std::exchange(pending_text_, {});
         e.tokens = pending_tokens_;
         e.probs = pending_probs_;
@@ -254,14 +225,14 @@ Event Slot::token_event() {
     pending_tokens_.clear();
     pending_probs_.clear();
     has_output_ = false;
-    if (request->params.timings_per_token) {
+    if (request_->params.timings_per_token) {
         e.timings = timings();
     }
     return e;
 }
 
-Event Slot::finish_event() {
-    const bool stream = request->params.stream;
+Event Run::finish_event(int32_t id_slot, int32_t n_cells) {
+    const bool stream = request_->params.stream;
     pending_text_ += out_.flush();
     Event last = token_event();
     Event e = event(EventKind::finished);
@@ -279,37 +250,32 @@ Event Slot::finish_event() {
     f.stopping_word = out_.stopping_word();
     f.truncated = truncated_;
     f.has_new_line = has_new_line_;
-    f.id_slot = id;
-    f.tokens_cached = n_cells();
-    f.prompt_text = model_->detokenize(request->tokens);
+    f.id_slot = id_slot;
+    f.tokens_cached = n_cells;
+    f.prompt_text = model_->detokenize(request_->tokens);
     f.text = sanitize_utf8(out_.text());
     e.finish = std::move(f);
     return e;
 }
 
-Event Slot::failure_event(Failure failure) const {
+Event Run::failure_event(Failure failure) const {
     Event e = event(EventKind::error);
     e.failure = std::move(failure);
     return e;
 }
 
-SlotSnapshot Slot::snapshot(bool with_text) const {
-    SlotSnapshot s;
-    s.id = id;
-    s.n_ctx = model_->n_ctx_slot();
-    s.state = state;
-    s.id_task = request ? static_cast<int64_t>(request->id) : last_id_;
-    s.n_prompt_tokens = n_cells();
+RunSnapshot Run::snapshot(bool with_text) const {
+    RunSnapshot s;
+    s.id_task = static_cast<int64_t>(request_->id);
     s.n_prompt_processed = n_processed_;
     s.n_prompt_cached = n_cached_;
     s.n_decoded = n_generated_;
     s.has_next_token = has_next_;
     s.has_new_line = has_new_line_;
-    s.params = request ? request->params : last_params_;
-    const int32_t limit = s.params.n_predict >= 0 ? s.params.n_predict : model_->params().n_predict;
-    s.n_remain = limit >= 0 ? limit - n_generated_ : -1;
-    if (with_text && request) {
-        s.prompt = model_->detokenize(request->tokens);
+    s.params = request_->params;
+    s.n_remain = n_predict() >= 0 ? n_predict() - n_generated_ : -1;
+    if (with_text) {
+        s.prompt = model_->detokenize(request_->tokens);
         s.generated = sanitize_utf8(out_.text());
     }
     return s;
