@@ -28,16 +28,17 @@ ggml_log_level ggml_level(int level) {
 }
 
 void on_llama_log(ggml_log_level level, const char* text, void* user_data) {
-    if (capture != nullptr && level == GGML_LOG_LEVEL_ERROR) {
-        log_capture_add(text);
+    if (capture != nullptr && level == GGML_LOG_LEVEL_ERROR && !log_capture_add(text)) {
+        return;
     }
     common_log_default_callback(level, text, user_data);
 }
 
 } // namespace
 
-void log_capture_add(const char* text) {
+bool log_capture_add(const char* text) {
     capture->text_ += text;
+    return !capture->quiet_;
 }
 
 void log_init() {
@@ -76,7 +77,7 @@ void log_flush() {
     common_log_flush(common_log_main());
 }
 
-LogCapture::LogCapture() : outer_(capture) {
+LogCapture::LogCapture(bool quiet) : outer_(capture), quiet_(quiet) {
     capture = this;
 }
 

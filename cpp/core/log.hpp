@@ -22,14 +22,15 @@ void log_configure(const LogConfig& config);
 void log_write(int level, const std::string& text);
 void log_flush();
 
-// For the log's callback: adds to the innermost capture of this thread.
-void log_capture_add(const char* text);
+// For the log's callback: adds to the innermost capture of this thread. Returns false if the message is to go nowhere else.
+bool log_capture_add(const char* text);
 
 // Collects the error messages that llama.cpp writes on this thread while the object lives, so that an exception can
 // quote them.
 class LogCapture {
 public:
-    LogCapture();
+    // `quiet`: the messages go nowhere else.
+    explicit LogCapture(bool quiet = false);
     ~LogCapture();
     LogCapture(const LogCapture&) = delete;
     LogCapture& operator=(const LogCapture&) = delete;
@@ -40,7 +41,8 @@ public:
 private:
     std::string text_;
     LogCapture* outer_;
-    friend void log_capture_add(const char* text);
+    bool quiet_;
+    friend bool log_capture_add(const char* text);
 };
 
 } // namespace llamaserve

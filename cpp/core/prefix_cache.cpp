@@ -98,6 +98,7 @@ int32_t PrefixCache::copy(int32_t from, int32_t n_cells, int32_t to, int32_t n) 
         llama_memory_seq_cp(mem_, from, to, 0, left);
         return left;
     }
+    const LogCapture no_room_is_no_error(true);
     std::vector<uint8_t> state(llama_state_seq_get_size(ctx_, from));
     const size_t size = llama_state_seq_get_data(ctx_, state.data(), state.size(), from);
     if (size == 0 || llama_state_seq_set_data(ctx_, state.data(), size, to) == 0) {
@@ -191,6 +192,7 @@ int32_t PrefixCache::restore(const Saved& saved, int32_t to) {
     clear(to);
     Entry& entry = entries_.at(saved.entry);
     lru_.splice(lru_.begin(), lru_, entry.use);
+    const LogCapture no_room_is_no_error(true);
     if (llama_state_seq_set_data(ctx_, entry.state.data(), entry.state.size(), to) == 0) {
         // No room in the cache for all of it; what is left must not stay behind.
         clear(to);

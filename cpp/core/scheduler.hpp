@@ -96,7 +96,7 @@ private:
     void fail(Slot& slot, Failure failure, Outbox& outbox);
     std::unique_ptr<Run> release(Slot& slot);
     void clear_cells(Slot& slot);
-    Slot* lru_idle_with_cells();
+    Slot* lru_idle_with_cells(const Slot* besides = nullptr);
 
     const Model& model_;
     llama_context* ctx_;

@@ -209,10 +209,10 @@ void Scheduler::preempt(Slot& slot) {
     enqueue(std::move(run));
 }
 
-Slot* Scheduler::lru_idle_with_cells() {
+Slot* Scheduler::lru_idle_with_cells(const Slot* besides) {
     Slot* oldest = nullptr;
     for (Slot& slot : slots_) {
-        if (!slot.busy() && !slot.cells.empty() &&
+        if (!slot.busy() && &slot != besides && !slot.cells.empty() &&
             (oldest == nullptr || slot.t_last_used_us < oldest->t_last_used_us)) {
             oldest = &slot;
         }

@@ -170,10 +170,17 @@ void Scheduler::take(Slot& slot, const Source& source) {
         n = cache_.cut(slot.id, slot.n_cells(), source.length);
     } else {
         give_up_cells(slot);
-        if (source.slot != nullptr) {
-            n = cache_.copy(source.slot->id, source.slot->n_cells(), slot.id, source.length);
-        } else if (source.saved) {
-            n = cache_.restore(*source.saved, slot.id);
+        for (bool again = source.length > 0; again && n == 0;) {
+            n = source.slot != nullptr ? cache_.copy(source.slot->id, source.slot->n_cells(), slot.id, source.length)
+                                       : cache_.restore(*source.saved, slot.id);
+            // There may be no room for it, where all sequences share one cache: then idle ones have to make some.
+            Slot* idle = n == 0 && model_.info().kv_unified ? lru_idle_with_cells(source.slot) : nullptr;
+            again = idle != nullptr;
+            if (again) {
+                cache_.clear(idle->id); // not saved: that could evict what is to be restored
+                cache_.forget(idle->id);
+                idle->cells.clear();
+            }
         }
     }
     slot.cells.assign(target.begin(), target.begin() + n);
