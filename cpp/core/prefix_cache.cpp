@@ -188,9 +188,19 @@ std::optional<PrefixCache::Saved> PrefixCache::find_saved(Tokens tokens, int32_t
     return best;
 }
 
+void PrefixCache::touch(const Saved& saved) {
+    if (const auto found = entries_.find(saved.entry); found != entries_.end()) {
+        lru_.splice(lru_.begin(), lru_, found->second.use);
+    }
+}
+
 int32_t PrefixCache::restore(const Saved& saved, int32_t to) {
     clear(to);
-    Entry& entry = entries_.at(saved.entry);
+    const auto found = entries_.find(saved.entry);
+    if (found == entries_.end()) {
+        return 0; // it had to make way for what was saved since
+    }
+    Entry& entry = found->second;
     lru_.splice(lru_.begin(), lru_, entry.use);
     const LogCapture no_room_is_no_error(true);
     if (llama_state_seq_set_data(ctx_, entry.state.data(), entry.state.size(), to) == 0) {

@@ -66,6 +66,9 @@ public:
     // The saved prefix that has most of the first `n` tokens of `tokens`.
     std::optional<Saved> find_saved(Tokens tokens, int32_t n) const;
 
+    // The saved prefix is about to be wanted: others are evicted before it.
+    void touch(const Saved& saved);
+
     // Empties `to`, then gives it the saved prefix, cut to `saved.length`. Returns how many tokens it has.
     int32_t restore(const Saved& saved, int32_t to);
 

@@ -169,6 +169,9 @@ void Scheduler::take(Slot& slot, const Source& source) {
         }
         n = cache_.cut(slot.id, slot.n_cells(), source.length);
     } else {
+        if (source.saved) {
+            cache_.touch(*source.saved);
+        }
         give_up_cells(slot);
         for (bool again = source.length > 0; again && n == 0;) {
             n = source.slot != nullptr ? cache_.copy(source.slot->id, source.slot->n_cells(), slot.id, source.length)
