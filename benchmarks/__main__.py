@@ -26,7 +26,7 @@ from benchmarks.servers import NAMES, running
 
 
 def measure(name: str, scenario: Scenario, rounds: int) -> dict[str, Any]:
-    """Runs a scenario against both servers alternately; gives all values of every figure, and the last round's series."""
+    """Runs a scenario against both servers alternately; gives every figure's values, and the last round's series."""
     values: dict[str, dict[str, list[float]]] = {n: defaultdict(list) for n in NAMES}
     series: dict[str, Any] = {}
     model = model_path(scenario.model)
@@ -51,7 +51,19 @@ def llama_bench(model: Path) -> float:
 
 def llama_batched_bench(model: Path) -> float:
     """Tokens/s of 16 streams of 64 tokens without a server, by llama-batched-bench."""
-    command = [str(peer_binary("llama-batched-bench")), "-m", str(model), "-c", "32768", "-npp", "12", "-ntg", "64", "-npl", "16"]
+    command = [
+        str(peer_binary("llama-batched-bench")),
+        "-m",
+        str(model),
+        "-c",
+        "32768",
+        "-npp",
+        "12",
+        "-ntg",
+        "64",
+        "-npl",
+        "16",
+    ]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     row = next(line for line in out.splitlines() if re.match(r"^\|\s+12 \|", line))
     return float(row.split("|")[8])
@@ -75,7 +87,10 @@ def verdict(scenario: Scenario, figure: str, peer: float, ours: float, extra: di
 
 
 def table(results: dict[str, Any], references: dict[str, float]) -> str:
-    rows = ["| scenario | figure | llama-server | llamaserve | ratio | reached |", "| --- | --- | --- | --- | --- | --- |"]
+    rows = [
+        "| scenario | figure | llama-server | llamaserve | ratio | reached |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for name, result in results.items():
         scenario = SCENARIOS[name]
         medians = {n: {k: statistics.median(v) for k, v in result["values"][n].items()} for n in NAMES}
@@ -83,9 +98,15 @@ def table(results: dict[str, Any], references: dict[str, float]) -> str:
         for figure, spec in scenario.figures.items():
             peer, ours = medians["llama-server"][figure], medians["llamaserve"][figure]
             reached = verdict(scenario, figure, peer, ours, extra)
-            rows.append(
-                f"| {scenario.title} | {figure} ({spec.unit}) | {peer:.4g} | {ours:.4g} | {ours / peer:.3f} | {reached} |"
+            cells = (
+                scenario.title,
+                f"{figure} ({spec.unit})",
+                f"{peer:.4g}",
+                f"{ours:.4g}",
+                f"{ours / peer:.3f}",
+                reached,
             )
+            rows.append(f"| {' | '.join(cells)} |")
     for name, value in references.items():
         rows.append(f"| without a server | {name} (tokens/s) | {value:.4g} | | | |")
     return "\n".join(rows)

@@ -64,10 +64,12 @@ def running(name: str, model: Path, *flags: str) -> Iterator[Server]:
             if process.poll() is not None:
                 assert process.stderr is not None
                 raise RuntimeError(f"{' '.join(command)}: {process.stderr.read().decode(errors='replace')[-2000:]}")
-            with contextlib.suppress(OSError):
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as response:
-                    if response.status == 200:
-                        break
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as response,
+            ):
+                if response.status == 200:
+                    break
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{name} did not become ready")
             time.sleep(0.05)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-
 from llamaserve import Engine
+
 from tests import models
 
 

@@ -1,4 +1,7 @@
-"""llama-server as a peer to compare with. `LLAMASERVE_PEER` names the program; without it, tests that need it are skipped."""
+"""llama-server as a peer to compare with.
+
+`LLAMASERVE_PEER` names the program; without it, tests that need it are skipped.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +46,9 @@ def llama_server(model: Path, *flags: str) -> Iterator[str]:
         deadline = time.monotonic() + 120
         while True:
             assert process.poll() is None, "llama-server has stopped"
-            with contextlib.suppress(OSError):
-                with urllib.request.urlopen(url + "/health", timeout=5) as response:
-                    if response.status == 200:
-                        break
+            with contextlib.suppress(OSError), urllib.request.urlopen(url + "/health", timeout=5) as response:
+                if response.status == 200:
+                    break
             assert time.monotonic() < deadline, "llama-server did not become ready"
             time.sleep(0.1)
         yield url

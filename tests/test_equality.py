@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
 from llamaserve import Completion, Engine
+
 from tests import models
 from tests.peer import llama_server, needs_peer, post
 
@@ -51,7 +51,8 @@ def compare(engine: Engine, prompt: str, ours: list[int], theirs: list[int], how
     assert theirs[at] in p, f"{how}, {prompt!r}: token {theirs[at]} at {at} is not even likely"
     gap = abs(math.log(p[ours[at]]) - math.log(p[theirs[at]]))
     print(
-        f"{how}, {prompt!r}: differs at token {at}: {engine.detokenize([ours[at]])!r} and {engine.detokenize([theirs[at]])!r}, "
+        f"{how}, {prompt!r}: differs at token {at}: "
+        f"{engine.detokenize([ours[at]])!r} and {engine.detokenize([theirs[at]])!r}, "
         f"log-probabilities {math.log(p[ours[at]]):.4f} and {math.log(p[theirs[at]]):.4f}"
     )
     assert gap < TIE, f"{how}, {prompt!r}: the logits are {gap:.3f} apart: no tie"
@@ -64,7 +65,8 @@ def test_greedy_output_equals_llama_servers(model: Callable[[], Path]) -> None:
     body = {"n_predict": N_PREDICT, "temperature": 0, "return_tokens": True, "cache_prompt": False}
     params = {"n_predict": N_PREDICT, "temperature": 0, "cache_prompt": False}
 
-    # Without its context checkpoints llama-server computes a prompt in one piece for sliding-window models, too, as we do.
+    # Without its context checkpoints llama-server computes a prompt in one piece, also for sliding-window models. So do
+    # we, where nothing of the prompt is kept.
     flags = ("-c", "8192", "-np", "8", "--no-kv-unified", "--ctx-checkpoints", "0")
     with llama_server(path, *flags) as url:
         theirs_alone = [post(url + "/completion", {"prompt": p, **body})["tokens"] for p in PROMPTS]

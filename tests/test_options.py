@@ -343,9 +343,7 @@ class TestValues:
     def test_commands(self, flag: str, command: str) -> None:
         assert ask("-c", "1", flag, "--not-a-flag", LLAMA_ARG_PORT="x").command == command
 
-    @pytest.mark.parametrize(
-        "flag", ["--no-perf", "--no-ui", "-dt=1", "--cache-ram=0", "-cram=8", "-ctxcp=8", "-cms=0"]
-    )
+    @pytest.mark.parametrize("flag", ["--no-perf", "--no-ui", "-dt=1", "-cms=0", "-sps=0.5"])
     def test_accepted_without_effect(self, flag: str) -> None:
         settings = ask(flag)
         assert dataclasses.replace(settings, server=ServerSettings()) == Settings()

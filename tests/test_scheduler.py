@@ -1,4 +1,4 @@
-"""What the scheduler promises: no prefix is computed twice, nobody is lost or starved, and sharing changes no output."""
+"""The scheduler's promises: no prefix is computed twice, nobody is lost or starved, and sharing changes no output."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from llamaserve import Completion, Engine, RequestError
+
 from tests import models
 
 # Batches of another shape round differently. With 32-bit cells that is too little to change which token is best.
@@ -55,10 +55,10 @@ def test_prefix_is_shared_while_it_is_computed(unified: bool) -> None:
 def test_prefix_is_shared_across_slots(unified: bool) -> None:
     prefix = words(2, 300)
     with Engine(models.tiny(), ctx_size=4 * 1024, parallel=4, kv_unified=unified, **EXACT) as engine:
-        first = engine.complete(prefix + [300, *words(3, 49)], n_predict=4, temperature=0, id_slot=0)
-        other = engine.complete(prefix + [301, *words(4, 8)], n_predict=4, temperature=0, id_slot=2)
+        first = engine.complete([*prefix, 300, *words(3, 49)], n_predict=4, temperature=0, id_slot=0)
+        other = engine.complete([*prefix, 301, *words(4, 8)], n_predict=4, temperature=0, id_slot=2)
         assert other.timings.cache_n == 300
-        again = engine.complete(prefix + [300, *words(3, 49)], n_predict=4, temperature=0)
+        again = engine.complete([*prefix, 300, *words(3, 49)], n_predict=4, temperature=0)
         assert again.timings.cache_n == 349
         assert again.tokens == first.tokens
 
@@ -86,7 +86,7 @@ def test_host_memory_keeps_what_slots_give_up(unified: bool) -> None:
                 done = engine.complete(talk, n_predict=6, temperature=0, ignore_eos=True)
                 if turn < 3:
                     said = words(1000 + 10 * turn + i, 12)
-                    # The last token said was sampled, but never went through the model: it is computed with the next turn.
+                    # The last token was sampled, but didn't go through the model: it is computed with the next turn.
                     new += 1 + len(said)
                     talks[i] = [*talk, *done.tokens, *said]
         assert computed(engine) - before == new
@@ -178,7 +178,8 @@ def test_full_cache_preempts_and_resumes_with_the_same_output() -> None:
     with Engine(models.tiny(), ctx_size=1024, parallel=4, kv_unified=True, **EXACT) as engine:
         prompts = [words(40 + i, 200) for i in range(4)]
         alone = [
-            engine.complete(p, n_predict=300, temperature=0, ignore_eos=True, cache_prompt=False).tokens for p in prompts
+            engine.complete(p, n_predict=300, temperature=0, ignore_eos=True, cache_prompt=False).tokens
+            for p in prompts
         ]
         assert engine.metrics().n_preempted_total == 0
         together = asyncio.run(run_all(engine, prompts, n_predict=300, temperature=0, ignore_eos=True))
@@ -236,7 +237,9 @@ def test_waiting_outweighs_priority() -> None:
 
 
 @settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 2**32), unified=st.booleans(), slots=st.integers(1, 5), ctx=st.sampled_from([256, 512, 1024]))
+@given(
+    seed=st.integers(0, 2**32), unified=st.booleans(), slots=st.integers(1, 5), ctx=st.sampled_from([256, 512, 1024])
+)
 def test_any_traffic_is_served(seed: int, unified: bool, slots: int, ctx: int) -> None:
     """Random arrivals, sizes, priorities, shared prefixes and cancellations: every request ends, and rightly."""
     rng = random.Random(seed)

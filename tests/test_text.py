@@ -6,7 +6,6 @@ import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from llamaserve import Engine
 
 TEXT = st.text(st.sampled_from("abet \n日é😀"), min_size=1, max_size=24)

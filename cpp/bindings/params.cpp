@@ -161,7 +161,6 @@ void bind_engine(nb::module_& m) {
         .def_rw("special", &EngineParams::special)
         .def_rw("warmup", &EngineParams::warmup)
         .def_rw("cache_prompt", &EngineParams::cache_prompt)
-        .def_rw("slot_prompt_similarity", &EngineParams::slot_prompt_similarity)
         .def_rw("reverse_prompt", &EngineParams::reverse_prompt)
         .def_rw("chat_template", &EngineParams::chat_template)
         .def_rw("jinja", &EngineParams::jinja)

@@ -101,6 +101,13 @@ void tensor_overrides(const std::string& value, std::vector<llama_model_tensor_b
     }
 }
 
+// Slots of a shared cache cost next to nothing while they are idle. More of them than the machine can compute side by side
+// would only make everybody slower: a GPU takes many, a processor about two for each core.
+int32_t automatic_slots(const EngineParams& in) {
+    const bool gpu = llama_supports_gpu_offload() && in.n_gpu_layers != "0" && in.device != "none";
+    return gpu ? 16 : std::clamp(2 * common_cpu_get_num_physical_cores(), 4, 16);
+}
+
 void set_context(const EngineParams& in, common_params& out) {
     in_range("ctx_size", in.ctx_size, 0, INT32_MAX);
     in_range("batch_size", in.batch_size, 1, 1 << 20);
@@ -109,8 +116,8 @@ void set_context(const EngineParams& in, common_params& out) {
     if (in.parallel == 0) {
         refuse("parallel", "0", "at least 1, or -1 for automatic");
     }
-    // As llama-server has it: with an automatic number of slots they share one cache, so that each may use all of it.
-    out.n_parallel = in.parallel < 0 ? 4 : in.parallel;
+    // With an automatic number of slots they share one cache, so that each may use all of it, as llama-server has it.
+    out.n_parallel = in.parallel < 0 ? automatic_slots(in) : in.parallel;
     out.kv_unified = in.kv_unified.value_or(in.parallel < 0);
     out.n_ctx = in.ctx_size;
     in_range("kv_unified_per_slot", in.kv_unified_per_slot, 0, INT32_MAX);
@@ -280,7 +287,6 @@ common_params to_common(const EngineParams& in) {
     out.special = in.special;
     out.warmup = in.warmup;
     out.cache_prompt = in.cache_prompt;
-    out.slot_prompt_similarity = in.slot_prompt_similarity;
     out.antiprompt = in.reverse_prompt;
     out.no_perf = true;
     out.sampling.no_perf = true;

@@ -62,7 +62,6 @@ struct EngineParams {
     bool special = false;
     bool warmup = true;
     bool cache_prompt = true;
-    float slot_prompt_similarity = 0.1f;
     std::vector<std::string> reverse_prompt;
 
     std::string chat_template;

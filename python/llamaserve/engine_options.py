@@ -64,7 +64,6 @@ class EngineOptions(TypedDict, total=False):
     special: bool
     warmup: bool
     cache_prompt: bool
-    slot_prompt_similarity: float
     chat_template: str
     chat_template_file: str
     jinja: bool

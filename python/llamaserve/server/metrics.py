@@ -35,6 +35,7 @@ def render(m: Metrics) -> str:
         ("tokens_predicted_seconds_total", "Time spent generating", m.tokens_predicted_seconds_total),
         ("n_decode_total", "Calls of llama_decode", m.n_decode_total),
         ("n_tokens_max", "Longest sequence so far, prompt and output", m.n_tokens_max),
+        ("requests_preempted_total", "Times a request had to wait because the KV cache was full", m.n_preempted_total),
         ("spec_decode_num_draft_tokens_total", "Tokens drafted by speculative decoding", 0),
         ("spec_decode_num_accepted_tokens_total", "Drafted tokens that the model accepted", 0),
         ("spec_decode_num_drafts_total", "Drafts that the model verified", 0),
@@ -50,6 +51,8 @@ def render(m: Metrics) -> str:
         ("requests_deferred", "Requests waiting for a slot", m.requests_deferred),
         ("n_busy_slots_per_decode", "Busy slots for each call of llama_decode", _busy(m)),
         ("kv_cells_used", "KV cells in use", m.kv_cells_used),
+        ("cache_ram_bytes", "Host memory taken by saved prompts", m.cache_ram_bytes),
+        ("cache_ram_entries", "Saved prompts in host memory", m.cache_ram_entries),
     ]
     return "".join(_lines(kind, item) for kind, items in (("counter", counters), ("gauge", gauges)) for item in items)
 
