@@ -250,7 +250,7 @@ def test_priority_goes_first() -> None:
         order: list[int] = []
 
         async def run(name: int, priority: int) -> None:
-            await engine.acomplete("a", n_predict=20, ignore_eos=True, priority=priority)
+            await engine.acomplete("a", n_predict=400 if name == 0 else 5, ignore_eos=True, priority=priority)
             order.append(name)
 
         async def main() -> None:

@@ -74,6 +74,7 @@ void init_events(nb::module_& m) {
     nb::class_<Event>(m, "Event")
         .def_ro("request_id", &Event::request)
         .def_ro("kind", &Event::kind)
+        .def_ro("id_slot", &Event::id_slot)
         .def_ro("text", &Event::text)
         .def_ro("tokens", &Event::tokens)
         .def_ro("n_predicted", &Event::n_predicted)

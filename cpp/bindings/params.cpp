@@ -3,6 +3,8 @@
 #include "engine_params.hpp"
 #include "request.hpp"
 
+#include <algorithm>
+
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -193,6 +195,20 @@ nb::dict params_dict(const RequestParams& p) {
         bias["bias"] = b.bias;
         bias["token"] = b.token;
         biases.append(bias);
+    }
+    if (s.ignore_eos) {
+        const auto listed = [&](llama_token token) {
+            return std::any_of(s.logit_bias.begin(), s.logit_bias.end(),
+                               [&](const auto& b) { return b.token == token; });
+        };
+        for (const llama_logit_bias& b : s.logit_bias_eog) {
+            if (!listed(b.token)) {
+                nb::dict bias;
+                bias["bias"] = b.bias;
+                bias["token"] = b.token;
+                biases.append(bias);
+            }
+        }
     }
     const std::string& resolved = common_grammar_value(s.grammar);
     nb::dict d;

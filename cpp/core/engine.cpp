@@ -66,7 +66,7 @@ uint64_t Engine::submit(std::vector<PromptPart> prompt, RequestParams params, st
         if (closing_) {
             throw EngineClosed();
         }
-        full = static_cast<int64_t>(preparing_.size()) + scheduler_->n_waiting() >= queue_limit_;
+        full = static_cast<int64_t>(preparing_.size()) + n_submitted_ + scheduler_->n_waiting() >= queue_limit_;
         if (!full) {
             preparing_.insert(id);
             intake_.push_back(std::move(request));
@@ -141,7 +141,11 @@ void Engine::prepare_requests() {
             if (!failure) {
                 // std::function needs something that can be copied.
                 auto shared = std::make_shared<std::unique_ptr<Request>>(std::move(request));
-                commands_.push_back([shared](Scheduler& scheduler) { scheduler.submit(std::move(*shared)); });
+                ++n_submitted_;
+                commands_.push_back([this, shared](Scheduler& scheduler) {
+                    scheduler.submit(std::move(*shared));
+                    --n_submitted_;
+                });
             }
         }
         if (failure) {

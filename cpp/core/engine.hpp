@@ -65,6 +65,7 @@ private:
 
     std::atomic<uint64_t> next_id_{1};
     std::atomic<bool> closing_{false};
+    std::atomic<int32_t> n_submitted_{0}; // prepared, but not yet seen by the scheduler
     int32_t queue_limit_ = 0;
 
     std::mutex mutex_; // guards all below

@@ -101,8 +101,8 @@ void tensor_overrides(const std::string& value, std::vector<llama_model_tensor_b
     }
 }
 
-// Slots of a shared cache cost next to nothing while they are idle. More of them than the machine can compute side by side
-// would only make everybody slower: a GPU takes many, a processor about two for each core.
+// Slots of a shared cache cost next to nothing while they are idle. More of them than the machine can compute side by
+// side would only make everybody slower: a GPU takes many, a processor about two for each core.
 int32_t automatic_slots(const EngineParams& in) {
     const bool gpu = llama_supports_gpu_offload() && in.n_gpu_layers != "0" && in.device != "none";
     return gpu ? 16 : std::clamp(2 * common_cpu_get_num_physical_cores(), 4, 16);

@@ -68,6 +68,7 @@ struct Failure {
 struct Event {
     uint64_t request = 0;
     EventKind kind = EventKind::token;
+    int32_t id_slot = -1; // where the request runs
     std::string text;
     std::vector<llama_token> tokens;
     int32_t n_predicted = 0;

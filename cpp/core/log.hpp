@@ -22,7 +22,8 @@ void log_configure(const LogConfig& config);
 void log_write(int level, const std::string& text);
 void log_flush();
 
-// For the log's callback: adds to the innermost capture of this thread. Returns false if the message is to go nowhere else.
+// For the log's callback: adds to the innermost capture of this thread. Returns false if the message is to go nowhere
+// else.
 bool log_capture_add(const char* text);
 
 // Collects the error messages that llama.cpp writes on this thread while the object lives, so that an exception can

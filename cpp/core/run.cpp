@@ -16,12 +16,14 @@ Run::Run(std::unique_ptr<Request> request, const Model& model)
 
 void Run::preempt(const std::vector<llama_token>& cells) {
     ++n_preempted_;
-    if (n_generated_ > 0) {
+    // It may be on its way back, with part of its cells: then it has more to go back to than it has now.
+    if (n_generated_ > 0 && cells.size() > resumed_.size()) {
         resumed_ = cells;
     }
 }
 
-void Run::begin_prompt(int32_t n_cached) {
+void Run::begin_prompt(int32_t id_slot, int32_t n_cached) {
+    id_slot_ = id_slot;
     if (!begun_) {
         begun_ = true;
         n_cached_ = n_cached;
@@ -191,6 +193,7 @@ Timings Run::timings() const {
 Event Run::event(EventKind kind) const {
     Event e;
     e.request = request_->id;
+    e.id_slot = id_slot_;
     e.kind = kind;
     e.n_predicted = n_generated_;
     e.n_prompt_tokens = request_->n_tokens();
@@ -199,6 +202,9 @@ Event Run::event(EventKind kind) const {
 
 Event Run::started_event() const {
     Event e = event(EventKind::started);
+    if (request_->params.timings_per_token) {
+        e.timings = timings();
+    }
     if (request_->params.return_progress) {
         e.progress = progress_event().progress;
     }
@@ -207,6 +213,9 @@ Event Run::started_event() const {
 
 Event Run::progress_event() const {
     Event e = event(EventKind::progress);
+    if (request_->params.timings_per_token) {
+        e.timings = timings();
+    }
     e.progress =
         Progress{request_->n_tokens(), n_cached_, n_cached_ + n_processed_, (ggml_time_us() - t_start_us_) / 1000};
     return e;

@@ -43,7 +43,7 @@ public:
     bool was_preempted() const { return n_preempted_ > 0; }
 
     // The target's first `n_cached` tokens are in the cache. Computing starts now.
-    void begin_prompt(int32_t n_cached);
+    void begin_prompt(int32_t id_slot, int32_t n_cached);
     void count_prompt(int32_t n_tokens);
 
     // Samples the next token and adds it to the output. `n_cells`: tokens in the sequence, without the one sampled now.
@@ -91,6 +91,7 @@ private:
     std::string error_;
     size_t line_start_ = 0; // where the line after the last line break starts, 0 before the first one
 
+    int32_t id_slot_ = -1; // where it runs, or last ran
     std::vector<llama_token> resumed_;
     int32_t n_preempted_ = 0;
     bool begun_ = false;

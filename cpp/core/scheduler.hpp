@@ -116,6 +116,7 @@ private:
     std::vector<llama_seq_id> b_seq_;
     std::vector<llama_seq_id*> b_seq_ptr_;
     std::vector<int8_t> b_output_;
+    std::string decode_errors_;
     Metrics metrics_;
 };
 

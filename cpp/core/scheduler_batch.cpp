@@ -86,8 +86,10 @@ bool Scheduler::decode(Outbox& outbox) {
             return false; // aborted: the engine is closing
         }
         // Which cells a failed batch has left behind isn't known, so none of its sequences can go on.
-        const Failure failure{
-            "internal", "computing the batch failed (llama_decode returned " + std::to_string(result) + ")", 0, 0};
+        const Failure failure{"internal",
+                              "computing the batch failed (llama_decode returned " + std::to_string(result) + ") " +
+                                  decode_errors_,
+                              0, 0};
         log_write(1, failure.message);
         for (Slot& slot : slots_) {
             if (slot.busy() && slot.state != SlotState::waiting_prefix) {
@@ -122,8 +124,11 @@ int32_t Scheduler::decode_once() {
     batch.n_seq_id = b_n_seq_.data();
     batch.seq_id = b_seq_ptr_.data();
     batch.logits = b_output_.data();
+    // What goes wrong is known from the result; a step that is given up because the engine closes is no error.
+    const LogCapture capture(true);
     const int32_t result = llama_decode(ctx_, batch);
     llama_synchronize(ctx_);
+    decode_errors_ = capture.errors();
     return result;
 }
 

@@ -73,7 +73,7 @@ void Scheduler::begin(Slot& slot, Outbox& outbox) {
     if (run.request().params.cache_prompt) {
         cache_.hold(slot.id, run.target());
     }
-    run.begin_prompt(slot.n_cells());
+    run.begin_prompt(slot.id, slot.n_cells());
     slot.state = slot.n_cells() == run.n_target() ? SlotState::generating : SlotState::processing_prompt;
     if (run.n_generated() == 0) {
         metrics_.prompt_tokens_cached_total += slot.n_cells();

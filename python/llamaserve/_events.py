@@ -61,7 +61,7 @@ def chunk_of(event: _core.Event) -> Chunk:
     """The chunk that a (non-error) event carries."""
     kind = event.kind
     if kind == _core.EventKind.token and not event.has_extras:
-        return Chunk(event.text, tuple(event.tokens), event.n_predicted, event.n_prompt_tokens)
+        return Chunk(event.text, tuple(event.tokens), event.n_predicted, event.n_prompt_tokens, id_slot=event.id_slot)
     timings = event.timings
     finish = None
     if kind == _core.EventKind.finished:
@@ -90,6 +90,7 @@ def chunk_of(event: _core.Event) -> Chunk:
         probs=_probs(event.probs),
         progress=Progress(*progress) if progress is not None else None,
         timings=_timings(timings) if timings is not None else None,
+        id_slot=event.id_slot,
         started=kind == _core.EventKind.started,
         finish=finish,
     )

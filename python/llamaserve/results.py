@@ -81,6 +81,8 @@ class Chunk(msgspec.Struct, frozen=True):
     """Set on chunks that report prompt progress."""
     timings: Timings | None = None
     """Set on the last chunk, and on all where `timings_per_token` was asked for."""
+    id_slot: int = -1
+    """The slot that the request runs on; -1 before it has one."""
     started: bool = False
     """First chunk of a stream: the request was accepted and holds a slot; no text yet."""
     finish: Finish | None = None

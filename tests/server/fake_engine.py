@@ -93,7 +93,12 @@ class FakeEngine:
         self.plain = True
 
     def astream(
-        self, prompt: Prompt, params: CompletionParams, *, constraint: ChatConstraint | None = None
+        self,
+        prompt: Prompt,
+        params: CompletionParams,
+        *,
+        constraint: ChatConstraint | None = None,
+        pieces: bool = True,
     ) -> FakeStream:
         if self.refuse is not None:
             raise self.refuse
@@ -132,7 +137,7 @@ class FakeEngine:
         return [idle, msgspec.structs.replace(idle, id=1, is_processing=True, id_task=7, params={"seed": 1})]
 
     def metrics(self, *, reset_window: bool = False) -> Metrics:
-        return Metrics(100, 20, 1.5, 50, 2.0, 10, 64, 15, 10, 0.5, 5, 0.25, 1, 2, 30)
+        return Metrics(100, 20, 1.5, 50, 2.0, 10, 64, 15, 10, 0.5, 5, 0.25, 1, 2, 30, 0, 4096, 2)
 
 
 class FakeParser:

@@ -233,9 +233,7 @@ SAMPLING = (
         type=Flag(),
         default=False,
         section="sampling",
-        scope="engine",
-        supported=False,
-        note="sampling on the device",
-        help="Sample on the device that runs the model.",
+        scope="none",
+        help="Has no effect: sampling runs on the processor, for all slots at once.",
     ),
 )

@@ -49,9 +49,11 @@ class Collected:
 class Generation:
     """Runs jobs on the engine. Close it, or what is still running runs on."""
 
-    def __init__(self, engine: Engine, jobs: list[Job]) -> None:
+    def __init__(self, engine: Engine, jobs: list[Job], *, pieces: bool) -> None:
+        """`pieces`: chunks are wanted as they come, not only the last one of each completion with everything in it."""
         self._engine = engine
         self._jobs = jobs
+        self._pieces = pieces
         self._streams: list[AsyncStream] = []
         self._queue: asyncio.Queue[tuple[int, list[Chunk] | Exception]] = asyncio.Queue()
         self._readers: list[asyncio.Task[None]] = []
@@ -61,7 +63,9 @@ class Generation:
         """Hands the jobs to the engine, which tokenizes prompts on a thread of its own. Raises `RequestError` where it
         refuses one."""
         for job in self._jobs:
-            self._streams.append(self._engine.astream(job.prompt, job.params, constraint=job.constraint))
+            self._streams.append(
+                self._engine.astream(job.prompt, job.params, constraint=job.constraint, pieces=self._pieces)
+            )
         self._running = len(self._streams)
         if self._running > 1:
             self._readers = [asyncio.create_task(self._read(i, s)) for i, s in enumerate(self._streams)]

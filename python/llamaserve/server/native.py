@@ -22,7 +22,7 @@ from llamaserve.server.generation_settings import settings_of
 from llamaserve.server.native_schema import CompletionEvent, CompletionRequest, CompletionResponse
 from llamaserve.server.probs import probabilities, shown_probs
 from llamaserve.server.prompts import prompts_of
-from llamaserve.server.request_fields import check_supported, jobs_of, ping_interval
+from llamaserve.server.request_fields import PriorityHeader, check_supported, jobs_of, ping_interval
 from llamaserve.server.responder import Responder, frame
 from llamaserve.server.state import ServerState
 
@@ -41,15 +41,17 @@ _encode = msgspec.json.Encoder().encode
     summary="Complete a prompt",
     tags=["llama-server"],
 )
-async def complete(data: Annotated[CompletionRequest, Body()], state: State) -> ASGIApp:
+async def complete(
+    data: Annotated[CompletionRequest, Body()], state: State, priority: PriorityHeader = None
+) -> ASGIApp:
     """Completes a prompt. With `"stream": true` the answer is a stream of server-sent events."""
     server: ServerState = state.server
     engine = server.ready_engine()
     check_supported(data)
-    jobs = jobs_of(engine, prompts_of(data.prompt, engine.info.n_vocab), data)
+    jobs = jobs_of(engine, prompts_of(data.prompt, engine.info.n_vocab), data, priority)
     answer = NativeAnswer(engine, server.model_name, data, jobs)
     return Responder(
-        Generation(engine, jobs),
+        Generation(engine, jobs, pieces=data.streams),
         answer,
         stream=data.streams,
         ping_interval=ping_interval(data, server.settings.sse_ping_interval),
@@ -77,7 +79,7 @@ class NativeAnswer:
                 chunk.text,
                 chunk.tokens,
                 False,
-                self._jobs[index].params.id_slot or -1,
+                chunk.id_slot,
                 chunk.n_predicted,
                 chunk.n_prompt_tokens,
             )

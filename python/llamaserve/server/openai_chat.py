@@ -18,7 +18,7 @@ from llamaserve.server.chat_request import ChatRequest, chat_params, sampling
 from llamaserve.server.errors import RESPONSES
 from llamaserve.server.generation import Generation
 from llamaserve.server.openai_schema import ChatCompletionResponse
-from llamaserve.server.request_fields import check_supported, jobs_of, ping_interval
+from llamaserve.server.request_fields import PriorityHeader, check_supported, jobs_of, ping_interval
 from llamaserve.server.responder import Responder
 from llamaserve.server.state import ServerState
 
@@ -45,7 +45,7 @@ class TokenCount(msgspec.Struct):
     summary="Answer a chat",
     tags=["OpenAI"],
 )
-async def complete_chat(data: Annotated[ChatRequest, Body()], state: State) -> ASGIApp:
+async def complete_chat(data: Annotated[ChatRequest, Body()], state: State, priority: PriorityHeader = None) -> ASGIApp:
     """Answers a chat. With `"stream": true` the answer is a stream of server-sent events."""
     server: ServerState = state.server
     engine = server.ready_engine()
@@ -53,11 +53,11 @@ async def complete_chat(data: Annotated[ChatRequest, Body()], state: State) -> A
     chat = chat_params(data)
     prompt = await asyncio.to_thread(engine.apply_template, chat)
     params = sampling(data, chat, prompt.stop, engine.defaults.stop if engine.defaults else None)
-    jobs = jobs_of(engine, [prompt.prompt], params)
+    jobs = jobs_of(engine, [prompt.prompt], params, priority)
     for job in jobs:
         job.constraint = prompt.constraint
     return Responder(
-        Generation(engine, jobs),
+        Generation(engine, jobs, pieces=data.streams),
         ChatAnswer(engine, server, params, prompt, jobs),
         stream=data.streams,
         ping_interval=ping_interval(data, server.settings.sse_ping_interval),

@@ -21,7 +21,7 @@ from llamaserve.server.native_schema import CompletionRequest
 from llamaserve.server.openai_schema import TextChoice, TextCompletion, finish_reason, stamp, usage_of
 from llamaserve.server.probs import Logprobs, probabilities, shown_probs
 from llamaserve.server.prompts import prompts_of
-from llamaserve.server.request_fields import check_supported, jobs_of, ping_interval
+from llamaserve.server.request_fields import PriorityHeader, check_supported, jobs_of, ping_interval
 from llamaserve.server.responder import DONE, Responder, frame
 from llamaserve.server.state import ServerState
 
@@ -46,7 +46,9 @@ class TextCompletionRequest(CompletionRequest, kw_only=True):
     summary="Complete a prompt",
     tags=["OpenAI"],
 )
-async def complete_text(data: Annotated[TextCompletionRequest, Body()], state: State) -> ASGIApp:
+async def complete_text(
+    data: Annotated[TextCompletionRequest, Body()], state: State, priority: PriorityHeader = None
+) -> ASGIApp:
     """Completes a prompt. With `"stream": true` the answer is a stream of server-sent events."""
     server: ServerState = state.server
     engine = server.ready_engine()
@@ -55,9 +57,9 @@ async def complete_text(data: Annotated[TextCompletionRequest, Body()], state: S
         raise ApiError(400, "Field 'echo': returning the prompt is not supported")
     if data.suffix:
         raise ApiError(400, "Field 'suffix': inserting text is not supported here; see /infill")
-    jobs = jobs_of(engine, prompts_of(data.prompt, engine.info.n_vocab), data)
+    jobs = jobs_of(engine, prompts_of(data.prompt, engine.info.n_vocab), data, priority)
     return Responder(
-        Generation(engine, jobs),
+        Generation(engine, jobs, pieces=data.streams),
         TextAnswer(engine, server, data, jobs),
         stream=data.streams,
         ping_interval=ping_interval(data, server.settings.sse_ping_interval),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
+from litestar.params import HeaderParameter
 
 from llamaserve.engine import Engine
 from llamaserve.params import CompletionParams, Limit, Prompt
@@ -12,6 +13,12 @@ from llamaserve.server.errors import ApiError
 from llamaserve.server.generation import Job
 
 Choices: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=128)]
+
+
+PriorityHeader: TypeAlias = Annotated[
+    int | None,
+    HeaderParameter(name="X-Priority", ge=-(2**31), le=2**31 - 1, description="Same as `priority` in the body"),
+]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -73,8 +80,15 @@ def ping_interval(request: GenerationRequest, default: int) -> int:
     return default if request.sse_ping_interval is None else request.sse_ping_interval
 
 
-def jobs_of(engine: Engine, prompts: list[Prompt], request: GenerationRequest) -> list[Job]:
-    """One job for each choice of each prompt, in the order of the `index` that clients see."""
+def jobs_of(
+    engine: Engine, prompts: list[Prompt], request: GenerationRequest, priority: int | None = None
+) -> list[Job]:
+    """One job for each choice of each prompt, in the order of the `index` that clients see.
+
+    `priority` is that of the request's header; the field in the body wins.
+    """
+    if request.priority is None and priority is not None:
+        request = msgspec.structs.replace(request, priority=priority)
     variants = [_variant(engine, request, i) for i in range(request.choices)]
     return [Job(prompt, params) for prompt in prompts for params in variants]
 
