@@ -191,7 +191,7 @@ def test_full_cache_preempts_and_resumes_with_the_same_output() -> None:
 
 def test_sampled_output_survives_preemption() -> None:
     with Engine(models.tiny(), ctx_size=1024, parallel=6, kv_unified=True, cache_ram=0, **EXACT) as engine:
-        params = {"n_predict": 300, "temperature": 1.0, "seed": 7, "ignore_eos": True, "repeat_penalty": 1.1}
+        params = {"n_predict": 300, "temperature": 1.0, "seed": 3, "ignore_eos": True, "repeat_penalty": 1.1}
         prompts = [words(50 + i, 200) for i in range(6)]
         alone = [engine.complete(p, cache_prompt=False, **params).tokens for p in prompts]
         together = asyncio.run(run_all(engine, prompts, **params))
