@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import time
 
@@ -321,6 +323,38 @@ def test_close_ends_what_is_in_flight() -> None:
             await task
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("left", ["nothing", "a stream", "an asynchronous stream"])
+def test_a_program_may_end_without_closing(left: str) -> None:
+    """The engine's thread must not need the interpreter, which is going away."""
+    uses = {
+        "nothing": "e.complete('a', n_predict=2)",
+        "a stream": "s = e.stream('a', n_predict=-1, ignore_eos=True); next(s); next(s)",
+        "an asynchronous stream": (
+            "import asyncio\n"
+            "async def main():\n"
+            "    s = e.astream('a', n_predict=-1, ignore_eos=True)\n"
+            "    await s.chunks()\n"
+            "    return s\n"
+            "s = asyncio.run(main())"
+        ),
+    }
+    program = (
+        f"from llamaserve import Engine\ne = Engine({str(models.tiny())!r}, ctx_size=4096, parallel=2)\n{uses[left]}"
+    )
+    for _ in range(4):
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_dropping_an_engine_while_it_works_ends_it() -> None:
+    for _ in range(5):
+        engine = Engine(models.tiny(), ctx_size=2048, parallel=2)
+        streams = [engine.stream("a", n_predict=-1, ignore_eos=True) for _ in range(4)]
+        next(streams[0])
+        del engine, streams
+        gc.collect()
 
 
 def test_tokens_round_trip(smol: Engine) -> None:

@@ -1,6 +1,8 @@
 // One init function for each subject; module.cpp calls them.
 #pragma once
 
+#include <memory>
+
 #include <nanobind/nanobind.h>
 
 namespace nb = nanobind;
@@ -13,8 +15,15 @@ void init_prefix_tree(nb::module_& m);
 void init_system(nb::module_& m);
 
 namespace llamaserve {
+class EventSink;
 struct RequestParams;
-}
+} // namespace llamaserve
+
+// What Python holds of a sink. The engine shares the sink itself: a reference to the Python object would make the
+// engine's thread take the GIL to drop it.
+struct SinkHandle {
+    std::shared_ptr<llamaserve::EventSink> sink;
+};
 
 // A request's parameters under the names of the HTTP API.
 nb::dict params_dict(const llamaserve::RequestParams& params);

@@ -3,7 +3,6 @@
 #include "engine.hpp"
 
 #include <nanobind/stl/map.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
@@ -92,10 +91,9 @@ void init_engine(nb::module_& m) {
             nb::sig("def info(self) -> dict[str, typing.Any]"))
         .def("new_params", &Engine::new_params)
         .def("submit",
-             [](Engine& e, std::vector<PromptPart> prompt, const RequestParams& params,
-                std::shared_ptr<EventSink> sink) {
+             [](Engine& e, std::vector<PromptPart> prompt, const RequestParams& params, const SinkHandle& handle) {
                  nb::gil_scoped_release released;
-                 return e.submit(std::move(prompt), params, std::move(sink));
+                 return e.submit(std::move(prompt), params, handle.sink);
              })
         .def("cancel", &Engine::cancel, nb::call_guard<nb::gil_scoped_release>())
         .def(

@@ -3,7 +3,6 @@
 #include "event.hpp"
 
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -109,22 +108,25 @@ void init_events(nb::module_& m) {
             },
             nb::sig("def error(self) -> tuple[str, str, int, int]"));
 
-    nb::class_<EventSink>(m, "EventSink")
-        .def(nb::init<int64_t>(), nb::arg("notify_socket") = -1)
+    nb::class_<SinkHandle>(m, "EventSink")
         .def(
-            "drain", [](EventSink& sink) { return event_list(sink.drain()); },
+            "__init__",
+            [](SinkHandle* handle, int64_t socket) { new (handle) SinkHandle{std::make_shared<EventSink>(socket)}; },
+            nb::arg("notify_socket") = -1)
+        .def(
+            "drain", [](const SinkHandle& handle) { return event_list(handle.sink->drain()); },
             nb::sig("def drain(self) -> list[Event]"))
         .def(
             "wait",
-            [](EventSink& sink, double timeout) {
+            [](const SinkHandle& handle, double timeout) {
                 std::vector<Event> events;
                 {
                     nb::gil_scoped_release released;
-                    events = sink.wait(std::chrono::duration<double>(timeout));
+                    events = handle.sink->wait(std::chrono::duration<double>(timeout));
                 }
                 return event_list(std::move(events));
             },
             nb::arg("timeout"), nb::sig("def wait(self, timeout: float) -> list[Event]"))
-        .def("close", &EventSink::close)
-        .def_prop_ro("closed", &EventSink::closed);
+        .def("close", [](const SinkHandle& handle) { handle.sink->close(); })
+        .def_prop_ro("closed", [](const SinkHandle& handle) { return handle.sink->closed(); });
 }
