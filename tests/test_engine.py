@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -346,6 +347,36 @@ def test_a_program_may_end_without_closing(left: str) -> None:
     for _ in range(4):
         ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
         assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+def test_a_forked_child_is_told_and_ends_well() -> None:
+    program = (
+        "import os, sys\nfrom llamaserve import Engine, EngineClosedError\n"
+        f"def load(): return Engine({str(models.tiny())!r}, ctx_size=512, parallel=1, threads=1)\n"
+        "e = load()\n"
+        "if os.fork() == 0:\n"
+        "    try:\n        e.complete('a')\n"
+        "    except EngineClosedError as error:\n        assert 'parent' in str(error)\n"
+        "    e.close()\n    load().complete('a', n_predict=2)\n    sys.exit(7)\n"
+        "_, status = os.wait()\n"
+        "e.complete('a', n_predict=2)\n"
+        "sys.exit(os.waitstatus_to_exitcode(status))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (7, "")
+
+
+def test_daemon_thread_in_the_engine_at_exit() -> None:
+    program = (
+        "import threading, time\nfrom llamaserve import Engine\n"
+        f"e = Engine({str(models.tiny())!r}, ctx_size=2048, parallel=1, threads=1)\n"
+        "def work():\n    e.complete('a', n_predict=-1, ignore_eos=True)\n"
+        "threading.Thread(target=work, daemon=True).start()\ntime.sleep(0.2)"
+    )
+    for _ in range(4):
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        assert ended.returncode == 0, ended.stderr
 
 
 def test_dropping_an_engine_while_it_works_ends_it() -> None:

@@ -1,6 +1,7 @@
 #include "chat.hpp"
 
 #include "error.hpp"
+#include "grammar_limits.hpp"
 #include "model.hpp"
 
 #include <random>
@@ -97,6 +98,7 @@ ChatPrompt ChatTemplates::apply(const ChatInputs& in) const {
             if (!inputs.use_jinja) {
                 throw InvalidRequest("tools param requires --jinja flag");
             }
+            check_schema("tools", in.tools);
             inputs.tools = common_chat_tools_parse_oaicompat(parse_json("tools", in.tools));
         }
         if (!inputs.use_jinja && in.tool_choice != "auto") {
@@ -110,6 +112,7 @@ ChatPrompt ChatTemplates::apply(const ChatInputs& in) const {
             if (!in.grammar.empty()) {
                 throw InvalidRequest("Cannot use both json_schema and grammar");
             }
+            check_schema("json_schema", in.json_schema);
             common_json schema = parse_json("json_schema", in.json_schema);
             if (schema.is_object() && schema.empty()) {
                 schema["type"] = "object";

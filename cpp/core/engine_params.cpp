@@ -110,6 +110,9 @@ int32_t automatic_slots(const EngineParams& in) {
 
 void set_context(const EngineParams& in, common_params& out) {
     in_range("ctx_size", in.ctx_size, 0, INT32_MAX);
+    if (in.ctx_size > 0 && in.ctx_size < 16) {
+        refuse("ctx_size", std::to_string(in.ctx_size), "at least 16, or 0 for what the model was trained with");
+    }
     in_range("batch_size", in.batch_size, 1, 1 << 20);
     in_range("ubatch_size", in.ubatch_size, 1, 1 << 20);
     in_range("parallel", in.parallel, -1, static_cast<int64_t>(llama_max_parallel_sequences()));

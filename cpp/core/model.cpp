@@ -1,6 +1,7 @@
 #include "model.hpp"
 
 #include "error.hpp"
+#include "gguf.h"
 #include "log.hpp"
 #include "text.hpp"
 
@@ -52,6 +53,35 @@ void check_file(const std::string& path) {
     }
 }
 
+// What would make llama.cpp end the process: it takes these values for granted.
+void check_metadata(const std::string& path, const std::vector<std::string>& overrides) {
+    for (const std::string& item : overrides) {
+        if (item.find(".block_count=") != std::string::npos || item.find("_epsilon=") != std::string::npos) {
+            throw LoadError("override_kv: '" + item + "' can't be changed");
+        }
+    }
+    gguf_init_params params{true, nullptr};
+    const LogCapture quiet(true);
+    const std::unique_ptr<gguf_context, decltype(&gguf_free)> gguf(gguf_init_from_file(path.c_str(), params),
+                                                                   gguf_free);
+    if (!gguf) {
+        return; // loading it will say why
+    }
+    for (int64_t i = 0; i < gguf_get_n_kv(gguf.get()); ++i) {
+        const std::string key = gguf_get_key(gguf.get(), i);
+        const gguf_type type = gguf_get_kv_type(gguf.get(), i);
+        if (key.ends_with(".block_count") && type == GGUF_TYPE_UINT32) {
+            const uint32_t n = gguf_get_val_u32(gguf.get(), i);
+            if (n == 0 || n > 512) {
+                throw LoadError(path + ": can't be loaded: it claims to have " + std::to_string(n) + " layers");
+            }
+        }
+        if (key.ends_with("_epsilon") && type == GGUF_TYPE_FLOAT32 && !(gguf_get_val_f32(gguf.get(), i) >= 0.0f)) {
+            throw LoadError(path + ": can't be loaded: " + key + " is below 0 or no number");
+        }
+    }
+}
+
 std::string meta_or_empty(const llama_model* model, const char* key) {
     std::array<char, 256> buffer{};
     const int32_t n = llama_model_meta_val_str(model, key, buffer.data(), buffer.size());
@@ -63,6 +93,7 @@ std::string meta_or_empty(const llama_model* model, const char* key) {
 Model::Model(const EngineParams& in) {
     backend_init();
     check_file(in.model);
+    check_metadata(in.model, in.override_kv);
     params_ = to_common(in);
 
     // common_fit_params changes the process-wide logger for a while, so two loads must not overlap.
@@ -96,6 +127,11 @@ Model::Model(const EngineParams& in) {
                         ". Another one can be given with chat_template");
     }
     describe(in);
+    if (info_.n_ctx_slot < 2) {
+        throw LoadError(in.model + ": a request could use only " + std::to_string(info_.n_ctx_slot) +
+                        " tokens; the model's context length or ctx_size is too small for " +
+                        std::to_string(info_.n_slots) + " slots");
+    }
 }
 
 void Model::describe(const EngineParams& in) {

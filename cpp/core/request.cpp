@@ -1,6 +1,7 @@
 #include "request.hpp"
 
 #include "error.hpp"
+#include "grammar_limits.hpp"
 #include "json-schema-to-grammar.h"
 #include "model.hpp"
 #include "text.hpp"
@@ -99,11 +100,14 @@ void resolve_grammar(RequestParams& p, const Model& model) {
     auto& s = p.sampling;
     if (!p.json_schema.empty()) {
         try {
+            check_schema("json_schema", p.json_schema);
             common_json schema = common_json::parse(p.json_schema);
             if (schema.is_object() && schema.empty()) {
                 schema["type"] = "object";
             }
             s.grammar = {COMMON_GRAMMAR_TYPE_OUTPUT_FORMAT, json_schema_to_grammar(schema)};
+        } catch (const InvalidRequest&) {
+            throw;
         } catch (const std::exception& e) {
             throw InvalidRequest(std::string("json_schema: ") + e.what());
         }
@@ -111,6 +115,9 @@ void resolve_grammar(RequestParams& p, const Model& model) {
         s.grammar = {p.grammar_is_tool_calls ? COMMON_GRAMMAR_TYPE_TOOL_CALLS : COMMON_GRAMMAR_TYPE_USER, p.grammar};
     } else {
         s.grammar = {};
+    }
+    if (!s.grammar.empty()) {
+        check_grammar(s.grammar.grammar, model.vocab());
     }
     for (const std::string& text : p.preserved_tokens) {
         const auto ids = model.tokenize(text, false, true);

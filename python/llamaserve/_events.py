@@ -130,6 +130,8 @@ class SyncStream:
         while not self._pending:
             # Short waits, so that Ctrl-C is answered while a long prompt is computed.
             self._pending.extend(self._sink.wait(0.2))
+            if self._core is None:  # closed meanwhile, or read to the end by another thread
+                raise StopIteration
         event = self._pending.popleft()
         if event.kind == _core.EventKind.error:
             self._core = None

@@ -71,6 +71,11 @@ def make_request_params(
         for source in (defaults, params):
             if source is not None:
                 _apply(out, source)
+    except TypeError as e:
+        raise RequestError(f"a parameter has the wrong type: {e}".splitlines()[0], "invalid_request") from None
+    except ValueError as e:
+        raise RequestError(str(e), "invalid_request") from None
+    try:
         if constraint is not None:
             _constrain(out, constraint)
     except ValueError as e:
@@ -82,7 +87,10 @@ def _apply(out: _core.RequestParams, source: CompletionParams) -> None:
     for name in _PLAIN:
         value = getattr(source, name)
         if value is not None:
-            setattr(out, name, value)
+            try:
+                setattr(out, name, value)
+            except (TypeError, OverflowError):
+                raise ValueError(f"Field '{name}': {_shown(value)} can't be used") from None
     if source.stop is not None:
         stop = [source.stop] if isinstance(source.stop, str) else source.stop
         if stop := [s for s in stop if s]:
@@ -96,7 +104,8 @@ def _apply(out: _core.RequestParams, source: CompletionParams) -> None:
         out.clear_logit_bias()
         for token, bias in _biases(source.logit_bias):
             if isinstance(token, int):
-                out.add_logit_bias(token, bias)
+                if 0 <= token < 2**31:  # others are in no vocabulary, and are skipped like those outside this one
+                    out.add_logit_bias(token, bias)
             else:
                 out.add_logit_bias_text(token, bias)
     if source.grammar:
@@ -105,6 +114,11 @@ def _apply(out: _core.RequestParams, source: CompletionParams) -> None:
     elif source.json_schema is not None:
         out.json_schema = msgspec.json.encode(source.json_schema).decode()
         out.grammar = ""
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def _biases(value: list[Any] | dict[str, Any]) -> list[tuple[int | str, float]]:
@@ -124,7 +138,10 @@ def _biases(value: list[Any] | dict[str, Any]) -> list[tuple[int | str, float]]:
                 continue
             bias = float("-inf")
         if isinstance(bias, (int, float)) and isinstance(token, (int, str)) and not isinstance(token, bool):
-            out.append((token, float(bias)))
+            try:
+                out.append((token, float(bias)))
+            except OverflowError:
+                raise ValueError(f"Field 'logit_bias': {_shown(bias)} can't be used") from None
     return out
 
 

@@ -29,7 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if settings.command is not None:
         sys.stdout.write(f"{_command(settings.command)}\n")
         return 0
-    return _serve(settings)
+    try:
+        return _serve(settings)
+    except KeyboardInterrupt:  # before the server has its own handling of signals
+        return 0
 
 
 def _command(name: str) -> str:
@@ -90,6 +93,8 @@ def _serve(settings: Settings) -> int:
         sys.stderr.write(f"llamaserve: no model was named, so this is the demo model {demo.name}\n")
         settings.model.model = str(demo)
     logs.configure(settings.log)
+    # Bytes of the command line that are no text would not go into JSON.
+    settings.model.alias = [a.encode(errors="surrogateescape").decode(errors="replace") for a in settings.model.alias]
     name = settings.model.alias[0] if settings.model.alias else models.name_of(settings.model)
     state = ServerState(
         settings=settings.server,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import ctypes
 import os
 import threading
 import weakref
@@ -62,6 +64,8 @@ class Engine:
         self._core: _core.Engine | None = core
         self._pumps: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncPump] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
+        self._pid = os.getpid()
+        _engines.add(self)
 
     # -- completions --
 
@@ -276,6 +280,8 @@ class Engine:
         """The compiled engine; for this package only. Raises `EngineClosedError` once closed."""
         core = self._core
         if core is None:
+            if self._pid != os.getpid():
+                raise EngineClosedError("the engine belongs to the parent process; load one after the fork")
             raise EngineClosedError("the engine is closed")
         return core
 
@@ -307,6 +313,28 @@ class Engine:
         if pump is None:
             pump = self._pumps[loop] = AsyncPump(loop)
         return pump
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Threads that wait for an engine must find their way out before the interpreter goes."""
+    for engine in list(_engines):
+        engine.close()
+
+
+def _forget_all() -> None:
+    """A forked child doesn't have the engine's threads, so it can't even close it: the engine is left alone for good."""
+    for engine in list(_engines):
+        core, engine._core = engine._core, None
+        if core is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(core))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
 
 
 def _json(value: Any) -> str:

@@ -86,7 +86,10 @@ class EngineOptions(TypedDict, total=False):
 def make_engine_params(model: str, options: EngineOptions) -> _core.EngineParams:
     """The core's parameters. Raises `TypeError` for an unknown name or a value of the wrong type."""
     params = _core.EngineParams()
-    params.model = model
+    try:
+        params.model = model
+    except (TypeError, UnicodeError):
+        raise ModelLoadError(f"{model!a}: the file's name is not valid UTF-8; rename it") from None
     for name, given in options.items():
         if name not in EngineOptions.__annotations__:
             raise TypeError(f"unknown engine option {name!r}")

@@ -86,7 +86,11 @@ class Responder:
                 body = await self._answer.whole(await self._generation.collect())
                 await _send_body(send, 200, body)
         except Exception as e:
-            await self._send_error(send, e)
+            try:
+                await self._send_error(send, e)
+            except RuntimeError as broken:
+                # The connection is gone, or unusable after what the client sent on it.
+                log.debug("could not answer: %s", broken)
 
     async def _send_stream(self, send: Send) -> None:
         # Until something has come an error is still a plain response with its own status.

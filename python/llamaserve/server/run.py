@@ -156,6 +156,10 @@ class _Runner:
         if self._closing is None:
             self._closing = asyncio.create_task(self._close_engine())
         asyncio.get_running_loop().call_later(FORCE_AFTER_S, setattr, self._server, "force_exit", True)
+        # Whatever hangs then, the process ends.
+        end = threading.Timer(2 * FORCE_AFTER_S, os._exit, (self.exit_status,))
+        end.daemon = True
+        end.start()
 
     async def _close_engine(self) -> None:
         if self._state.engine is not None:
