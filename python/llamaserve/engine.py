@@ -326,7 +326,7 @@ def _close_all() -> None:
 
 
 def _forget_all() -> None:
-    """A forked child doesn't have the engine's threads, so it can't even close it: the engine is left alone for good."""
+    """A forked child has none of the engine's threads and can't even close it: the engine is left alone for good."""
     for engine in list(_engines):
         core, engine._core = engine._core, None
         if core is not None:
