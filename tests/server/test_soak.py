@@ -65,7 +65,7 @@ def get(port: int, path: str) -> Any:
 
 @pytest.mark.timeout(SECONDS + 120)
 def test_clients_that_come_and_go(make_server: Any) -> None:
-    # Saved prompts may take 8 MiB, so that what they take is soon all that they may, and a leak isn't mistaken for them.
+    # Saved prompts soon take all of the 8 MiB that they may, and are not mistaken for a leak from then on.
     flags = ("-c", str(SLOTS * 512), "-np", str(SLOTS), "--metrics", "--cache-ram", "8")
     server = make_server("-m", str(models.tiny()), *flags)
     process = psutil.Process(server.process.pid)
