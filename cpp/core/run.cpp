@@ -35,6 +35,7 @@ void Run::count_prompt(int32_t n_tokens) {
     // What a preempted request computes again is not its prompt.
     if (n_generated_ == 0) {
         n_processed_ = std::min(n_processed_ + n_tokens, request_->n_tokens() - n_cached_);
+        t_last_us_ = ggml_time_us();
     }
 }
 
@@ -184,7 +185,8 @@ TokenProbs Run::probabilities(llama_token token, const float* logits) const {
 }
 
 Timings Run::timings() const {
-    const double prompt_us = static_cast<double>((n_generated_ > 0 ? t_first_us_ : ggml_time_us()) - t_start_us_);
+    // Before the first token, up to the last step that computed some of the prompt: nothing if there was none.
+    const double prompt_us = static_cast<double>((n_generated_ > 0 ? t_first_us_ : t_last_us_) - t_start_us_);
     const double predicted_us =
         n_generated_ > 0 ? static_cast<double>(std::max<int64_t>(1, t_last_us_ - t_first_us_)) : 0.0;
     return {n_cached_, n_processed_, prompt_us / 1000.0, n_generated_, predicted_us / 1000.0};
