@@ -63,8 +63,14 @@ class Connection:
 
     async def post(self, path: str, body: dict[str, Any]) -> Any:
         """Sends a request whose answer comes in one piece; gives its JSON."""
-        reader = await self._send(path, body)
-        headers = await self._head(reader)
+        try:
+            reader = await self._send(path, body)
+            headers = await self._head(reader)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            # llama-server closes a connection after a number of requests.
+            self.close()
+            reader = await self._send(path, body)
+            headers = await self._head(reader)
         if "content-length" in headers:
             return json.loads(await reader.readexactly(int(headers["content-length"])))
         return json.loads(b"".join([chunk async for chunk in self._chunks(reader)]))
