@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -57,13 +58,15 @@ def running(name: str, model: Path, *flags: str) -> Iterator[Server]:
     """Runs a server until the block ends."""
     port = free_port()
     command = [*program(name), "-m", str(model), "--port", str(port), *flags]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    # A file, not a pipe: a pipe that nobody empties would stop the server once it is full of log lines.
+    log = tempfile.TemporaryFile()  # noqa: SIM115 (open for as long as the server runs)
+    process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + 120
         while True:
             if process.poll() is not None:
-                assert process.stderr is not None
-                raise RuntimeError(f"{' '.join(command)}: {process.stderr.read().decode(errors='replace')[-2000:]}")
+                log.seek(0)
+                raise RuntimeError(f"{' '.join(command)}: {log.read().decode(errors='replace')[-2000:]}")
             with (
                 contextlib.suppress(OSError),
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as response,
@@ -79,3 +82,4 @@ def running(name: str, model: Path, *flags: str) -> Iterator[Server]:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(20)
         process.kill()
+        log.close()
