@@ -54,32 +54,37 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(name: str, model: Path, *flags: str) -> Iterator[Server]:
-    """Runs a server until the block ends."""
+def launched(command: list[str], model: Path, *flags: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """Runs a server on a free port until the block ends; gives the port once it is ready."""
     port = free_port()
-    command = [*program(name), "-m", str(model), "--port", str(port), *flags]
+    command = [*command, "-m", str(model), "--port", str(port), *flags]
     # A file, not a pipe: a pipe that nobody empties would stop the server once it is full of log lines.
-    log = tempfile.TemporaryFile()  # noqa: SIM115 (open for as long as the server runs)
-    process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + 120
-        while True:
-            if process.poll() is not None:
-                log.seek(0)
-                raise RuntimeError(f"{' '.join(command)}: {log.read().decode(errors='replace')[-2000:]}")
-            with (
-                contextlib.suppress(OSError),
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as response,
-            ):
-                if response.status == 200:
-                    break
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{name} did not become ready")
-            time.sleep(0.05)
+    with tempfile.TemporaryFile() as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            deadline = time.monotonic() + 120
+            while True:
+                if process.poll() is not None:
+                    log.seek(0)
+                    raise RuntimeError(f"{' '.join(command)}: {log.read().decode(errors='replace')[-2000:]}")
+                with (
+                    contextlib.suppress(OSError),
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as response,
+                ):
+                    if response.status == 200:
+                        break
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{command[0]} did not become ready")
+                time.sleep(0.05)
+            yield port, process
+        finally:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            process.kill()
+
+
+@contextlib.contextmanager
+def running(name: str, model: Path, *flags: str) -> Iterator[Server]:
+    """Runs one of the two servers until the block ends."""
+    with launched(program(name), model, *flags) as (port, process):
         yield Server(name, port, psutil.Process(process.pid))
-    finally:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-        process.kill()
-        log.close()

@@ -122,8 +122,6 @@ void Engine::prepare_requests() {
                                       " tokens; shorten it or start with a larger ctx_size",
                                   request->n_tokens(), n_ctx};
             }
-        } catch (const InvalidRequest& e) {
-            failure = Failure{"invalid_request", e.what(), 0, 0};
         } catch (const std::bad_alloc&) {
             failure = Failure{"internal", "not enough memory to take the request in", 0, 0};
         } catch (const std::exception& e) {

@@ -74,7 +74,6 @@ public:
 
     int64_t ram_used() const { return ram_used_; }
     size_t n_saved() const { return entries_.size(); }
-    size_t n_kv_tokens() const { return kv_.n_tokens(); }
 
 private:
     struct Checkpoint {

@@ -55,7 +55,6 @@ public:
     const std::string& error() const { return error_; }
     llama_token sampled() const { return sampled_; }
     int32_t n_generated() const { return n_generated_; }
-    int32_t n_prompt_cached() const { return n_cached_; }
 
     // Ends the request without sampling (n_predict = 0, or out of context).
     void stop(StopType type, bool truncated);

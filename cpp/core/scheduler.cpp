@@ -169,10 +169,15 @@ bool Scheduler::fits(const Run& run) const {
 
 void Scheduler::count_step(int64_t step_us) {
     int32_t n_prompt = 0;
-    for (const Entry& e : batch_) {
-        if (e.prompt) {
-            ++n_prompt;
-            e.slot->run->count_prompt(1);
+    for (size_t i = 0; i < batch_.size();) {
+        const Entry& first = batch_[i];
+        int32_t n = 0; // a slot's tokens lie together
+        for (; i < batch_.size() && batch_[i].slot == first.slot; ++i) {
+            n += batch_[i].prompt ? 1 : 0;
+        }
+        if (n > 0) {
+            n_prompt += n;
+            first.slot->run->count_prompt(n);
         }
     }
     const int32_t n_decode = static_cast<int32_t>(batch_.size()) - n_prompt;

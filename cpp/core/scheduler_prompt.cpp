@@ -67,11 +67,9 @@ void Scheduler::begin(Slot& slot, Outbox& outbox) {
             return;
         }
         take(slot, source);
+        cache_.hold(slot.id, run.target());
     } else {
         give_up_cells(slot);
-    }
-    if (run.request().params.cache_prompt) {
-        cache_.hold(slot.id, run.target());
     }
     run.begin_prompt(slot.id, slot.n_cells());
     slot.state = slot.n_cells() == run.n_target() ? SlotState::generating : SlotState::processing_prompt;
@@ -180,9 +178,7 @@ void Scheduler::take(Slot& slot, const Source& source) {
             Slot* idle = n == 0 && model_.info().kv_unified ? lru_idle_with_cells(source.slot) : nullptr;
             again = idle != nullptr;
             if (again) {
-                cache_.clear(idle->id); // not saved: that could evict what is to be restored
-                cache_.forget(idle->id);
-                idle->cells.clear();
+                clear_cells(*idle); // not saved: that could evict what is to be restored
             }
         }
     }

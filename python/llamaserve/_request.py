@@ -71,13 +71,10 @@ def make_request_params(
         for source in (defaults, params):
             if source is not None:
                 _apply(out, source)
-    except TypeError as e:
-        raise RequestError(f"a parameter has the wrong type: {e}".splitlines()[0], "invalid_request") from None
-    except ValueError as e:
-        raise RequestError(str(e), "invalid_request") from None
-    try:
         if constraint is not None:
             _constrain(out, constraint)
+    except TypeError as e:
+        raise RequestError(f"a parameter has the wrong type: {e}".splitlines()[0], "invalid_request") from None
     except ValueError as e:
         raise RequestError(str(e), "invalid_request") from None
     return out
