@@ -161,7 +161,7 @@ def test_long_prompt_does_not_freeze_a_stream() -> None:
                     if task and not task.done():
                         gaps.append(now - last)
                     last = now
-                    if chunk.n_predicted == 20:
+                    if task is None and chunk.n_predicted >= 20:  # the 20th may wait for the rest of its character
                         task = asyncio.create_task(long_prompt())
                     if task and task.done():
                         break
