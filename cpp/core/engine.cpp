@@ -60,6 +60,7 @@ uint64_t Engine::submit(std::vector<PromptPart> prompt, RequestParams params, st
         fail(*request, {"not_supported", model_->cannot_complete(), 0, 0});
         return id;
     }
+    const bool quick = prepares_quickly(*request);
     bool full = false;
     {
         std::lock_guard lock(mutex_);
@@ -69,12 +70,16 @@ uint64_t Engine::submit(std::vector<PromptPart> prompt, RequestParams params, st
         full = static_cast<int64_t>(preparing_.size()) + n_submitted_ + scheduler_->n_waiting() >= queue_limit_;
         if (!full) {
             preparing_.insert(id);
-            intake_.push_back(std::move(request));
+            if (!quick) {
+                intake_.push_back(std::move(request));
+            }
         }
     }
     if (full) {
         fail(*request, {"unavailable",
                         "too many requests are waiting (" + std::to_string(queue_limit_) + "); try again later", 0, 0});
+    } else if (quick) {
+        take_in(std::move(request));
     } else {
         intake_arrived_.notify_one();
     }
@@ -111,46 +116,50 @@ void Engine::prepare_requests() {
                 continue;
             }
         }
-        std::optional<Failure> failure;
-        try {
-            prepare(*request, *model_);
-            const int32_t n_ctx = model_->n_ctx_slot();
-            if (request->n_tokens() >= n_ctx) {
-                failure = Failure{"context_size",
-                                  "the prompt has " + std::to_string(request->n_tokens()) +
-                                      " tokens, which exceeds the available context size of " + std::to_string(n_ctx) +
-                                      " tokens; shorten it or start with a larger ctx_size",
-                                  request->n_tokens(), n_ctx};
-            }
-        } catch (const std::bad_alloc&) {
-            failure = Failure{"internal", "not enough memory to take the request in", 0, 0};
-        } catch (const std::exception& e) {
-            failure = Failure{"invalid_request", e.what(), 0, 0};
+        take_in(std::move(request));
+    }
+}
+
+void Engine::take_in(std::unique_ptr<Request> request) {
+    std::optional<Failure> failure;
+    try {
+        prepare(*request, *model_);
+        const int32_t n_ctx = model_->n_ctx_slot();
+        if (request->n_tokens() >= n_ctx) {
+            failure = Failure{"context_size",
+                              "the prompt has " + std::to_string(request->n_tokens()) +
+                                  " tokens, which exceeds the available context size of " + std::to_string(n_ctx) +
+                                  " tokens; shorten it or start with a larger ctx_size",
+                              request->n_tokens(), n_ctx};
         }
-        {
-            std::lock_guard lock(mutex_);
-            preparing_.erase(request->id);
-            if (cancelled_.erase(request->id) > 0) {
-                continue;
-            }
-            if (!failure && closing_) {
-                failure = closed_failure;
-            }
-            if (!failure) {
-                // std::function needs something that can be copied.
-                auto shared = std::make_shared<std::unique_ptr<Request>>(std::move(request));
-                ++n_submitted_;
-                commands_.push_back([this, shared](Scheduler& scheduler) {
-                    scheduler.submit(std::move(*shared));
-                    --n_submitted_;
-                });
-            }
+    } catch (const std::bad_alloc&) {
+        failure = Failure{"internal", "not enough memory to take the request in", 0, 0};
+    } catch (const std::exception& e) {
+        failure = Failure{"invalid_request", e.what(), 0, 0};
+    }
+    {
+        std::lock_guard lock(mutex_);
+        preparing_.erase(request->id);
+        if (cancelled_.erase(request->id) > 0) {
+            return;
         }
-        if (failure) {
-            fail(*request, *failure);
-        } else {
-            commands_arrived_.notify_one();
+        if (!failure && closing_) {
+            failure = closed_failure;
         }
+        if (!failure) {
+            // std::function needs something that can be copied.
+            auto shared = std::make_shared<std::unique_ptr<Request>>(std::move(request));
+            ++n_submitted_;
+            commands_.push_back([this, shared](Scheduler& scheduler) {
+                scheduler.submit(std::move(*shared));
+                --n_submitted_;
+            });
+        }
+    }
+    if (failure) {
+        fail(*request, *failure);
+    } else {
+        commands_arrived_.notify_one();
     }
 }
 

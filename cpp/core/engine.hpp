@@ -53,6 +53,7 @@ private:
 
     void run();
     void prepare_requests();
+    void take_in(std::unique_ptr<Request> request);
     void fail(const Request& request, Failure failure);
     void post(Command command);
     template <typename T>

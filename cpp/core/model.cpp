@@ -1,5 +1,6 @@
 #include "model.hpp"
 
+#include "attention.hpp"
 #include "error.hpp"
 #include "gguf.h"
 #include "log.hpp"
@@ -95,6 +96,9 @@ Model::Model(const EngineParams& in) {
     check_file(in.model);
     check_metadata(in.model, in.override_kv);
     params_ = to_common(in);
+    if (plain_attention_is_faster(in.model, params_)) {
+        params_.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    }
 
     // common_fit_params changes the process-wide logger for a while, so two loads must not overlap.
     static std::mutex loading;

@@ -191,6 +191,23 @@ void RequestParams::set_samplers(const std::string& chars) {
     sampling.samplers = common_sampler_types_from_chars(chars);
 }
 
+bool prepares_quickly(const Request& r) {
+    constexpr size_t limit = 512; // bytes of text, and tokens
+    size_t size = 0;
+    for (const PromptPart& part : r.prompt) {
+        const auto* text = std::get_if<std::string>(&part);
+        size += text != nullptr ? text->size() : 1;
+        if (size > limit) {
+            return false;
+        }
+    }
+    const RequestParams& p = r.params;
+    // DRY looks through the whole vocabulary for its sequence breakers.
+    return p.grammar.empty() && p.json_schema.empty() && p.logit_bias_texts.empty() && p.preserved_tokens.empty() &&
+           p.grammar_triggers.empty() && p.reasoning_end_tags.empty() && p.sampling.dry_multiplier == 0.0f &&
+           p.sampling.logit_bias.size() <= limit;
+}
+
 void prepare(Request& r, const Model& model) {
     RequestParams& p = r.params;
     check_sampling(p.sampling, model);

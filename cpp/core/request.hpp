@@ -71,4 +71,7 @@ struct Request {
 // context. Throws InvalidRequest saying which part can't be used.
 void prepare(Request& request, const Model& model);
 
+// prepare() will take less time than waking another thread for it: the prompt is short, and nothing has to be parsed.
+bool prepares_quickly(const Request& request);
+
 } // namespace llamaserve

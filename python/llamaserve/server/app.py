@@ -23,6 +23,7 @@ from llamaserve.server import (
     ui,
     unsupported,
 )
+from llamaserve.server.direct import DirectRoute
 from llamaserve.server.gate import Gate
 from llamaserve.server.state import ServerState
 
@@ -66,4 +67,9 @@ def create_app(state: ServerState) -> ASGIApp:
         logging_config=None,
         debug=False,
     )
-    return Gate(app, state)
+    direct = {
+        settings.api_prefix + path: DirectRoute(handler, state)
+        for handler in (native.complete, openai_completions.complete_text, openai_chat.complete_chat)
+        for path in handler.paths
+    }
+    return Gate(app, state, direct)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from llamaserve.server import errors
+from llamaserve.server.direct import DirectRoute
 from llamaserve.server.errors import ApiError
 from llamaserve.server.state import ServerState, loading
 
@@ -19,10 +20,14 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Gate:
-    """Wraps the app. CORS preflights are answered here, and so are requests that may not pass."""
+    """Wraps the app. CORS preflights are answered here, and so are requests that may not pass.
 
-    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+    `direct`: routes by path that POST requests may take instead of the app's.
+    """
+
+    def __init__(self, app: ASGIApp, state: ServerState, direct: Mapping[str, DirectRoute]) -> None:
         self._app = app
+        self._direct = direct
         self._state = state
         self._cors = Cors(state)
         self._keys = [key.encode() for key in state.settings.api_keys]
@@ -51,13 +56,14 @@ class Gate:
             refusal = loading()
         elif self._keys and path not in self._public and not self._key_fits(sent):
             refusal = ApiError(401, "Invalid API Key")
-        if refusal is None:
-            await self._app(scope, receive, send_with_headers)
+        if refusal is not None:
+            await _refuse(send_with_headers, refusal)
             return
-        info = errors.info_of(refusal)
-        more = [(name.lower().encode(), value.encode()) for name, value in errors.headers_of(info).items()]
-        content_type = (b"content-type", b"application/json")
-        await _respond(send_with_headers, info.code, errors.body_of(info), [content_type, *more])
+        direct = self._direct.get(path)
+        if direct is not None and scope["method"] == "POST" and direct.fits(sent):
+            await direct(scope, receive, send_with_headers, _refuse)
+        else:
+            await self._app(scope, receive, send_with_headers)
 
     def _key_fits(self, headers: dict[bytes, bytes]) -> bool:
         sent = headers.get(b"authorization") or headers.get(b"x-api-key", b"")
@@ -98,6 +104,12 @@ class Cors:
 
 def _joined(items: Iterable[str]) -> bytes:
     return ", ".join(items).encode("latin-1")
+
+
+async def _refuse(send: Send, error: Exception) -> None:
+    info = errors.info_of(error)
+    more = [(name.lower().encode(), value.encode()) for name, value in errors.headers_of(info).items()]
+    await _respond(send, info.code, errors.body_of(info), [(b"content-type", b"application/json"), *more])
 
 
 async def _respond(send: Send, status: int, body: bytes, headers: Headers) -> None:

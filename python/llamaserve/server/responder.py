@@ -64,17 +64,25 @@ class Responder:
         self._lock = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        work = asyncio.create_task(self._run(send))
-        gone = asyncio.create_task(_disconnected(receive))
+        task = asyncio.current_task()
+        assert task is not None
+        left = False
+
+        async def watch() -> None:
+            nonlocal left
+            await _disconnected(receive)
+            left = True
+            task.cancel()
+
+        watcher = asyncio.create_task(watch())
         try:
-            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
-            else:
-                log.debug("client left %s", scope["path"])
+            await self._run(send)
+        except asyncio.CancelledError:
+            if not left:
+                raise
+            log.debug("client left %s", scope["path"])
         finally:
-            work.cancel()
-            gone.cancel()
+            watcher.cancel()
             self._generation.close()
 
     async def _run(self, send: Send) -> None:

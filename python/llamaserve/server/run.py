@@ -24,6 +24,7 @@ from llamaserve.logs import TRACE, flush
 from llamaserve.models import ModelNotFoundError
 from llamaserve.server import sockets
 from llamaserve.server.app import create_app
+from llamaserve.server.http_protocol import http_protocol
 from llamaserve.server.state import ServerState
 
 log = logging.getLogger("llamaserve")
@@ -220,7 +221,7 @@ def _config(app: ASGIApp, state: ServerState) -> uvicorn.Config:
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
     return uvicorn.Config(
         app,
-        http="httptools" if importlib.util.find_spec("httptools") else "h11",
+        http=http_protocol(),
         ws="none",
         lifespan="off",
         log_config=None,
