@@ -57,7 +57,7 @@ class Gate:
         info = errors.info_of(refusal)
         more = [(name.lower().encode(), value.encode()) for name, value in errors.headers_of(info).items()]
         content_type = (b"content-type", b"application/json")
-        await _respond(send_with_headers, info.code, errors.body_of(info), [content_type, *more])
+        await _respond(send_with_headers, info.code, errors.body_for(path, info), [content_type, *more])
 
     def _key_fits(self, headers: dict[bytes, bytes]) -> bool:
         sent = headers.get(b"authorization") or headers.get(b"x-api-key", b"")
