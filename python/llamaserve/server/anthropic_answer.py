@@ -16,6 +16,7 @@ from llamaserve.server.anthropic_schema import (
     MessageResponse,
     MessageStart,
     MessageStop,
+    MessageUsage,
     OutputBlock,
     SignatureDelta,
     StopDelta,
@@ -24,7 +25,6 @@ from llamaserve.server.anthropic_schema import (
     ThinkingBlock,
     ThinkingDelta,
     ToolUseBlock,
-    Usage,
 )
 from llamaserve.server.chat_parts import Part, PartsAnswer
 from llamaserve.server.chat_route import PreparedChat
@@ -50,7 +50,7 @@ class AnthropicAnswer(PartsAnswer):
 
     def begin(self, chunk: Chunk, out: list[bytes]) -> None:
         cached = chunk.progress.cache if chunk.progress is not None else 0
-        message = self._message([], Usage(chunk.n_prompt_tokens - cached, 0, cached, 0))
+        message = self._message([], MessageUsage(chunk.n_prompt_tokens - cached, 0, cached, 0))
         out.append(_event("message_start", MessageStart(message)))
 
     def open_part(self, part: Part, out: list[bytes]) -> None:
@@ -99,7 +99,7 @@ class AnthropicAnswer(PartsAnswer):
 
     # -- internals ---------------------------------------------------------------------------------------------------
 
-    def _message(self, content: list[OutputBlock], usage: Usage) -> MessageResponse:
+    def _message(self, content: list[OutputBlock], usage: MessageUsage) -> MessageResponse:
         return MessageResponse(self._id, "assistant", content, self._model, None, None, usage)
 
     def _reason(self, finish: Finish, parts: list[Part]) -> str:
@@ -119,9 +119,9 @@ def _event(name: str, event: msgspec.Struct) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + _encode(event) + b"\n\n"
 
 
-def _usage(finish: Finish) -> Usage:
+def _usage(finish: Finish) -> MessageUsage:
     cached = finish.timings.cache_n
-    return Usage(finish.n_prompt_tokens - cached, 0, cached, finish.n_predicted)
+    return MessageUsage(finish.n_prompt_tokens - cached, 0, cached, finish.n_predicted)
 
 
 def _block(part: Part) -> OutputBlock:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from llamaserve.server.anthropic_schema import (
+    ClientTool,
     ImageBlock,
     InputBlock,
     InputMessage,
@@ -15,7 +16,6 @@ from llamaserve.server.anthropic_schema import (
     RedactedThinkingBlock,
     TextBlock,
     ThinkingBlock,
-    Tool,
     ToolResultBlock,
     ToolUseBlock,
 )
@@ -158,18 +158,18 @@ def _tools(request: MessagesRequest) -> dict[str, Any]:
     return fields
 
 
-def _tool(tool: Tool, where: str) -> dict[str, Any]:
+def _tool(tool: ClientTool, where: str) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
         raise ApiError(400, f"Field '{where}.type': tools that Anthropic runs ({tool.type!r}) are not supported")
     check_depth(tool.input_schema, f"{where}.input_schema")
-    return {
-        "type": "function",
-        "function": {
-            "name": tool.name,
-            "description": tool.description or "",
-            "parameters": {} if tool.input_schema is None else tool.input_schema,
-        },
+    function: dict[str, Any] = {
+        "name": tool.name,
+        "description": tool.description or "",
+        "parameters": {} if tool.input_schema is None else tool.input_schema,
     }
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
 
 
 def _thinking(request: MessagesRequest) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class InputMessage(msgspec.Struct):
     content: str | list[InputBlock]
 
 
-class Tool(msgspec.Struct):
+class ClientTool(msgspec.Struct):
     """A tool that the client runs."""
 
     name: str
@@ -71,6 +71,7 @@ class Tool(msgspec.Struct):
     """JSON schema of the tool's input."""
     type: str | None = None
     """"custom". Tools that Anthropic runs are not supported."""
+    strict: bool | None = None
 
 
 class ToolChoice(msgspec.Struct):
@@ -108,7 +109,7 @@ class MessagesRequest(GenerationRequest, kw_only=True):
     """System prompt."""
     stop_sequences: list[str] | None = None
     """Texts that end the answer; they are not part of it."""
-    tools: list[Tool] | None = None
+    tools: list[ClientTool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
@@ -121,7 +122,7 @@ class MessagesRequest(GenerationRequest, kw_only=True):
 # -- responses --
 
 
-class Usage(msgspec.Struct):
+class MessageUsage(msgspec.Struct):
     """Token counts. The whole prompt is the sum of the first three."""
 
     input_tokens: int
@@ -143,7 +144,7 @@ class MessageResponse(msgspec.Struct, tag_field="type", tag="message"):
     stop_reason: str | None
     """"end_turn", "max_tokens", "stop_sequence" or "tool_use"."""
     stop_sequence: str | None
-    usage: Usage
+    usage: MessageUsage
 
 
 class MessageTokens(msgspec.Struct):
@@ -196,7 +197,7 @@ class StopDelta(msgspec.Struct):
 
 class MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta"):
     delta: StopDelta
-    usage: Usage
+    usage: MessageUsage
 
 
 class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):

@@ -214,7 +214,7 @@ def _chat_tools(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     for tool in tools:
         function = {name: value for name, value in tool.items() if name != "type" and value is not None}
-        out.append({"type": "function", "function": {"strict": True, "parameters": {}, **function}})
+        out.append({"type": "function", "function": {"parameters": {}, **function}})
     return out
 
 
