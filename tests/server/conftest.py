@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -56,12 +57,21 @@ class App:
 
 
 def parse_events(text: str) -> list[Any]:
-    import json  # noqa: PLC0415
-
     frames = text.split("\n\n")
     assert frames.pop() == ""
     data = [frame.removeprefix("data: ") for frame in frames if frame != ":"]
     return [item if item == "[DONE]" else json.loads(item) for item in data]
+
+
+def parse_named_events(text: str) -> list[tuple[str, Any]]:
+    """Events that have names, each with its data."""
+    frames = text.split("\n\n")
+    assert frames.pop() == ""
+    out: list[tuple[str, Any]] = []
+    for frame in frames:
+        name, data = frame.split("\n")
+        out.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return out
 
 
 @pytest.fixture

@@ -91,6 +91,8 @@ class FakeEngine:
         self.fail_after: int | None = None
         self.refuse: RequestError | None = None
         self.plain = True
+        self.finish_fields: dict[str, Any] = {}
+        """Changes how completions end."""
 
     def astream(
         self,
@@ -103,7 +105,12 @@ class FakeEngine:
         if self.refuse is not None:
             raise self.refuse
         self.submitted.append((prompt, params, constraint))
-        stream = FakeStream(_chunks(prompt, params), hang=self.hang, fail_after=self.fail_after)
+        chunks = _chunks(prompt, params)
+        if self.finish_fields:
+            assert chunks[-1].finish is not None
+            finish = msgspec.structs.replace(chunks[-1].finish, **self.finish_fields)
+            chunks[-1] = msgspec.structs.replace(chunks[-1], finish=finish)
+        stream = FakeStream(chunks, hang=self.hang, fail_after=self.fail_after)
         self.streams.append(stream)
         return stream
 
@@ -158,6 +165,22 @@ class FakeParser:
                 ChatDelta(tool_call_index=0, tool_call=ToolCall("", "{}", "")),
             )
         return deltas
+
+
+class ThinkingParser:
+    """Takes the first word for thoughts."""
+
+    def __init__(self) -> None:
+        self.message = ChatMessage("")
+
+    def feed(self, text: str, *, final: bool = False) -> tuple[ChatDelta, ...]:
+        thoughts = "" if self.message.reasoning_content else WORDS[0]
+        content = text.removeprefix(thoughts)
+        self.message = ChatMessage(self.message.content + content, WORDS[0])
+        return (ChatDelta(content, thoughts),) if content or thoughts else ()
+
+    async def afeed(self, text: str, *, final: bool = False) -> tuple[ChatDelta, ...]:
+        return self.feed(text, final=final)
 
 
 def _chunks(prompt: Prompt, params: CompletionParams) -> list[Chunk]:

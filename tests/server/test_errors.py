@@ -14,7 +14,16 @@ from llamaserve.params import CompletionParams
 from tests.server.conftest import App
 
 DEEP = b"[" * 100_000
-ROUTES = ["/completion", "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/apply-template"]
+ROUTES = [
+    "/completion",
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/tokenize",
+    "/detokenize",
+    "/apply-template",
+]
 
 
 @pytest.mark.parametrize("path", ROUTES)
@@ -148,14 +157,15 @@ field_names = st.sampled_from(sorted({
     *CompletionParams.__struct_fields__,
     "prompt", "messages", "tools", "tool_choice", "response_format", "stream", "stream_options", "n", "logprobs",
     "top_logprobs", "max_tokens", "lora", "response_fields", "content", "tokens", "chat_template_kwargs", "verbose",
-    "continue_final_message", "reasoning_format", "with_pieces", "add_special", "echo",
+    "continue_final_message", "reasoning_format", "with_pieces", "add_special", "echo", "input", "system", "thinking",
+    "stop_sequences", "output_config", "instructions", "text", "reasoning", "max_output_tokens", "metadata",
 }))  # fmt: skip
 
 
 @settings(max_examples=150, deadline=None)
 @given(path=st.sampled_from(ROUTES), fields=st.dictionaries(field_names, json_values, max_size=4), valid=st.booleans())
 def test_any_json_gets_an_answer(path: str, fields: dict[str, Any], valid: bool) -> None:
-    good = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "content": "x", "tokens": [1]}
+    good = {"prompt": "x", "input": "x", "messages": [{"role": "user", "content": "x"}], "content": "x", "tokens": [1]}
     response = App().post(path, {**good, **fields} if valid else fields)
     assert response.status_code in (200, 400, 501), response.text
     if response.status_code != 200:

@@ -10,6 +10,7 @@ from litestar.types import ASGIApp, ControllerRouterHandler
 
 from llamaserve._version import __version__
 from llamaserve.server import (
+    anthropic,
     errors,
     health,
     metrics,
@@ -17,6 +18,7 @@ from llamaserve.server import (
     native,
     openai_chat,
     openai_completions,
+    openai_responses,
     props,
     slots,
     tokens,
@@ -41,6 +43,10 @@ def create_app(state: ServerState) -> ASGIApp:
         openai_chat.complete_chat,
         openai_chat.apply_template,
         openai_chat.count_chat_tokens,
+        openai_responses.create_response,
+        openai_responses.count_response_tokens,
+        anthropic.create_message,
+        anthropic.count_message_tokens,
         tokens.tokenize,
         tokens.detokenize,
         props.get_props,

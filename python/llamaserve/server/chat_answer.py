@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from llamaserve.chat import ChatParser, ChatPrompt
+from llamaserve.chat import ChatPrompt
 from llamaserve.engine import Engine
 from llamaserve.results import ChatDelta, ChatMessage, Chunk, Completion, Finish, TokenProb
+from llamaserve.server.chat_reader import ChatReader
 from llamaserve.server.chat_request import ChatRequest
 from llamaserve.server.generation import Batch, Job
 from llamaserve.server.native import final
@@ -41,9 +41,9 @@ FIRST_DELTA = Delta(role="assistant", content=None)
 class Choice:
     """One choice of a stream, and how far it is."""
 
-    def __init__(self, index: int, parser: ChatParser | None) -> None:
+    def __init__(self, index: int, reader: ChatReader) -> None:
         self.index = index
-        self.parser = parser
+        self.reader = reader
         self.begun = False
         self.probs: list[TokenProb] = []
         """Probabilities of tokens whose text has not been sent yet."""
@@ -63,7 +63,7 @@ class ChatAnswer:
         self._verbose = server.verbose if request.verbose is None else request.verbose
         self._post = bool(request.post_sampling_probs)
         self._stamp = stamp(server.model_name, server.build_info)
-        self._choices = [Choice(i, None if prompt.plain else prompt.parser()) for i in range(len(jobs))]
+        self._choices = [Choice(i, ChatReader(prompt)) for i in range(len(jobs))]
         for choice in self._choices:
             choice.around = self._surroundings(choice.index)
         self._finishes: list[Finish | None] = [None] * len(jobs)
@@ -74,10 +74,12 @@ class ChatAnswer:
         out: list[bytes] = []
         for index, chunks in batch:
             choice = self._choices[index]
-            if choice.parser is None:
+            if choice.reader.plain:
                 self._plain(choice, chunks, out)
-            else:
-                await self._parsed(choice, choice.parser, chunks, out)
+                continue
+            for chunk, deltas in await choice.reader.read(chunks):
+                called = chunk.finish is not None and choice.reader.called
+                self._rich(choice, chunk, deltas, called, out)
         return b"".join(out)
 
     def _plain(self, choice: Choice, chunks: list[Chunk], out: list[bytes]) -> None:
@@ -90,18 +92,6 @@ class ChatAnswer:
                 if not choice.begun:
                     self._begin(choice, out)
                 out += (before, _encode(chunk.text), after)
-
-    async def _parsed(self, choice: Choice, parser: ChatParser, chunks: list[Chunk], out: list[bytes]) -> None:
-        if len(chunks) > 1 and not any(c.probs or c.progress for c in chunks):
-            # Parsing starts over with every piece, so pieces that came together are parsed together.
-            chunks = [msgspec.structs.replace(chunks[-1], text="".join(c.text for c in chunks))]
-        for chunk in chunks:
-            finished = chunk.finish is not None
-            deltas: tuple[ChatDelta, ...] = ()
-            if chunk.text or finished:
-                deltas = await asyncio.to_thread(parser.feed, chunk.text, final=finished)
-            called = finished and bool(parser.message.tool_calls)
-            self._rich(choice, chunk, deltas, called, out)
 
     def _rich(
         self, choice: Choice, chunk: Chunk, deltas: tuple[ChatDelta, ...], called: bool, out: list[bytes]
@@ -182,11 +172,7 @@ class ChatAnswer:
         return _encode(body)
 
     async def _choice(self, choice: Choice, completion: Completion) -> ChatChoice:
-        if choice.parser is None:
-            message = ChatMessage(completion.text)
-        else:
-            await asyncio.to_thread(choice.parser.feed, completion.text, final=True)
-            message = choice.parser.message
+        message = await choice.reader.whole(completion.text)
         probs = shown_probs(self._engine, completion)
         return ChatChoice(
             finish_reason=finish_reason(completion.finish, tool_calls=bool(message.tool_calls)),

@@ -20,7 +20,7 @@ from llamaserve.server.errors import ApiError
 MAX_BODY = 1 << 20
 """Larger bodies take Litestar's way."""
 
-Failed = Callable[[Send, Exception], Awaitable[None]]
+Failed = Callable[[Send, str, Exception], Awaitable[None]]
 
 
 class DirectRoute:
@@ -51,6 +51,6 @@ class DirectRoute:
                 raise ApiError(400, "the request body is empty")
             response = await self._call(decode(body, self._kind), self._state)
         except Exception as e:
-            await failed(send, e)
+            await failed(send, scope["path"], e)
             return
         await response(scope, receive, send)

@@ -1,4 +1,5 @@
-"""Errors as clients see them: `{"error": {"code", "message", "type"}}`, as llama-server writes them."""
+"""Errors as clients see them: `{"error": {"code", "message", "type"}}`, as llama-server writes them.
+Anthropic's routes have Anthropic's form."""
 
 from __future__ import annotations
 
@@ -26,6 +27,16 @@ TYPES = {
     503: "unavailable_error",
 }
 """Status to the name llama-server gives that kind of error."""
+
+ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""Status to the name Anthropic gives that kind of error."""
 
 _STATUS_OF_KIND = {
     "invalid_request": 400,
@@ -56,6 +67,25 @@ class ErrorBody(msgspec.Struct, frozen=True):
     error: ErrorInfo
 
 
+class AnthropicErrorInfo(msgspec.Struct, frozen=True):
+    """What went wrong, with Anthropic's names for the kinds of errors."""
+
+    type: str
+    message: str
+    code: int
+    """The HTTP status."""
+    n_prompt_tokens: int | UnsetType = UNSET
+    """Only where the prompt was too long."""
+    n_ctx: int | UnsetType = UNSET
+
+
+class AnthropicErrorBody(msgspec.Struct, frozen=True):
+    """Body of every response of Anthropic's routes that isn't a success."""
+
+    error: AnthropicErrorInfo
+    type: str = "error"
+
+
 RESPONSES = {
     400: ResponseSpec(ErrorBody, description="The request is wrong; the message says where", generate_examples=False),
     503: ResponseSpec(
@@ -63,6 +93,11 @@ RESPONSES = {
     ),
 }
 """For the OpenAPI document."""
+
+ANTHROPIC_RESPONSES = {
+    status: ResponseSpec(AnthropicErrorBody, description=spec.description, generate_examples=False)
+    for status, spec in RESPONSES.items()
+}
 
 
 class ApiError(Exception):
@@ -103,6 +138,22 @@ def body_of(info: ErrorInfo) -> bytes:
     return msgspec.json.encode(ErrorBody(info))
 
 
+def anthropic_body_of(info: ErrorInfo) -> bytes:
+    message = info.message
+    if info.type == "exceed_context_size_error":
+        # Clients that make long chats shorter by themselves know a full context by these words.
+        message = f"prompt is too long: {info.n_prompt_tokens} tokens > {info.n_ctx} maximum"
+    kind = ANTHROPIC_TYPES.get(info.code, "invalid_request_error" if info.code < 500 else "api_error")
+    return msgspec.json.encode(
+        AnthropicErrorBody(AnthropicErrorInfo(kind, message, info.code, info.n_prompt_tokens, info.n_ctx))
+    )
+
+
+def body_for(path: str, info: ErrorInfo) -> bytes:
+    """The body in the form of the API family that `path` belongs to."""
+    return anthropic_body_of(info) if "/v1/messages" in path else body_of(info)
+
+
 def handle(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Litestar's exception handler for everything."""
     if isinstance(error, ValidationException):
@@ -114,7 +165,8 @@ def handle(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
         elif error.status_code == 405:
             error = ApiError(405, f"{path} does not take {request.method}")
     info = info_of(error)
-    return Response(body_of(info), status_code=info.code, media_type="application/json", headers=headers_of(info))
+    body = body_for(request.scope["path"], info)
+    return Response(body, status_code=info.code, media_type="application/json", headers=headers_of(info))
 
 
 def _explain(error: ValidationException) -> str:

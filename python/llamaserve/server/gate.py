@@ -57,7 +57,7 @@ class Gate:
         elif self._keys and path not in self._public and not self._key_fits(sent):
             refusal = ApiError(401, "Invalid API Key")
         if refusal is not None:
-            await _refuse(send_with_headers, refusal)
+            await _refuse(send_with_headers, path, refusal)
             return
         direct = self._direct.get(path)
         if direct is not None and scope["method"] == "POST" and direct.fits(sent):
@@ -106,10 +106,10 @@ def _joined(items: Iterable[str]) -> bytes:
     return ", ".join(items).encode("latin-1")
 
 
-async def _refuse(send: Send, error: Exception) -> None:
+async def _refuse(send: Send, path: str, error: Exception) -> None:
     info = errors.info_of(error)
     more = [(name.lower().encode(), value.encode()) for name, value in errors.headers_of(info).items()]
-    await _respond(send, info.code, errors.body_of(info), [(b"content-type", b"application/json"), *more])
+    await _respond(send, info.code, errors.body_for(path, info), [(b"content-type", b"application/json"), *more])
 
 
 async def _respond(send: Send, status: int, body: bytes, headers: Headers) -> None:

@@ -14,13 +14,11 @@ from litestar.types import ASGIApp
 
 from llamaserve.server.body import JsonBody
 from llamaserve.server.chat_answer import ChatAnswer
-from llamaserve.server.chat_request import ChatRequest, chat_params, sampling
+from llamaserve.server.chat_request import ChatRequest, chat_params
+from llamaserve.server.chat_route import count_tokens, prepare
 from llamaserve.server.errors import RESPONSES
-from llamaserve.server.generation import Generation
 from llamaserve.server.openai_schema import ChatCompletionResponse
-from llamaserve.server.request_fields import PriorityHeader, check_supported, jobs_of, ping_interval
-from llamaserve.server.responder import Responder
-from llamaserve.server.state import ServerState
+from llamaserve.server.request_fields import PriorityHeader
 
 
 class RenderedPrompt(msgspec.Struct):
@@ -47,21 +45,8 @@ class TokenCount(msgspec.Struct):
 )
 async def complete_chat(data: Annotated[ChatRequest, Body()], state: State, priority: PriorityHeader = None) -> ASGIApp:
     """Answers a chat. With `"stream": true` the answer is a stream of server-sent events."""
-    server: ServerState = state.server
-    engine = server.ready_engine()
-    check_supported(data)
-    chat = chat_params(data)
-    prompt = await asyncio.to_thread(engine.apply_template, chat)
-    params = sampling(data, chat, prompt.stop, engine.defaults.stop if engine.defaults else None)
-    jobs = jobs_of(engine, [prompt.prompt], params, priority)
-    for job in jobs:
-        job.constraint = prompt.constraint
-    return Responder(
-        Generation(engine, jobs, pieces=data.streams),
-        ChatAnswer(engine, server, params, prompt, jobs),
-        stream=data.streams,
-        ping_interval=ping_interval(data, server.settings.sse_ping_interval),
-    )
+    chat = await prepare(state.server, data, priority)
+    return chat.respond(ChatAnswer(chat.engine, chat.server, chat.request, chat.prompt, chat.jobs))
 
 
 @post(
@@ -91,7 +76,4 @@ async def apply_template(data: Annotated[ChatRequest, Body()], state: State) -> 
 )
 async def count_chat_tokens(data: Annotated[ChatRequest, Body()], state: State) -> TokenCount:
     """Length of a chat in tokens, without answering it."""
-    engine = state.server.ready_engine()
-    prompt = await asyncio.to_thread(engine.apply_template, chat_params(data))
-    tokens = await asyncio.to_thread(engine.tokenize, prompt.prompt, add_special=True)
-    return TokenCount(len(tokens))
+    return TokenCount(await count_tokens(state.server, data))

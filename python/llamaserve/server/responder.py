@@ -14,6 +14,7 @@ from litestar.types import Receive, Scope, Send
 
 from llamaserve.results import Completion
 from llamaserve.server import errors
+from llamaserve.server.errors import ErrorInfo
 from llamaserve.server.generation import Batch, Generation
 
 log = logging.getLogger("llamaserve.http")
@@ -50,12 +51,35 @@ class Answer(Protocol):
         ...
 
 
+class Failures:
+    """How an API family tells of errors and keeps a silent stream open. This is llama-server's and OpenAI's way."""
+
+    ping = PING
+
+    def error_event(self, info: ErrorInfo) -> bytes:
+        """The last event of a stream that breaks off."""
+        return frame(errors.body_of(info))
+
+    def error_body(self, info: ErrorInfo) -> bytes:
+        """The body where no stream has begun."""
+        return errors.body_of(info)
+
+
 class Responder:
     """The ASGI response that runs a generation. A client that goes away cancels it, whatever it is waiting for."""
 
-    def __init__(self, generation: Generation, answer: Answer, *, stream: bool, ping_interval: int) -> None:
+    def __init__(
+        self,
+        generation: Generation,
+        answer: Answer,
+        *,
+        stream: bool,
+        ping_interval: int,
+        failures: Failures | None = None,
+    ) -> None:
         self._generation = generation
         self._answer = answer
+        self._failures = failures or Failures()
         self._stream = stream
         self._ping_interval = ping_interval
         self._started = False
@@ -128,18 +152,17 @@ class Responder:
         while True:
             silent = time.monotonic() - self._last_send
             if silent >= self._ping_interval:
-                await self._write(send, PING)
+                await self._write(send, self._failures.ping)
             else:
                 await asyncio.sleep(self._ping_interval - silent)
 
     async def _send_error(self, send: Send, error: Exception) -> None:
         info = errors.info_of(error)
-        body = errors.body_of(info)
         if self._started:
             async with self._lock:
-                await send({"type": "http.response.body", "body": frame(body), "more_body": False})
+                await send({"type": "http.response.body", "body": self._failures.error_event(info), "more_body": False})
         else:
-            await _send_body(send, info.code, body, errors.headers_of(info))
+            await _send_body(send, info.code, self._failures.error_body(info), errors.headers_of(info))
 
 
 async def _send_body(send: Send, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:

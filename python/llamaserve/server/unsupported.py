@@ -11,13 +11,6 @@ ROUTES: dict[str, tuple[str, ...]] = {
     "embeddings": ("POST /embedding", "POST /embeddings", "POST /v1/embeddings"),
     "reranking": ("POST /rerank", "POST /reranking", "POST /v1/rerank", "POST /v1/reranking"),
     "infill": ("POST /infill",),
-    "OpenAI's responses API": (
-        "POST /v1/responses",
-        "POST /responses",
-        "POST /v1/responses/input_tokens",
-        "POST /responses/input_tokens",
-    ),
-    "Anthropic's messages API": ("POST /v1/messages", "POST /v1/messages/count_tokens"),
     "audio": ("POST /v1/audio/transcriptions", "POST /audio/transcriptions"),
     "LoRA adapters": ("GET /lora-adapters", "POST /lora-adapters"),
     "saving and restoring slots": ("POST /slots/{id_slot:str}",),
