@@ -48,6 +48,10 @@ INFO = ModelInfo(
     chat_template_tool_use="",
     chat_template_caps={"supports_tools": True},
     supports_thinking=False,
+    bos_added=1,
+    fim_prefix=290,
+    fim_suffix=291,
+    fim_middle=292,
 )
 
 

@@ -12,6 +12,7 @@ from llamaserve._version import __version__
 from llamaserve.server import (
     errors,
     health,
+    infill,
     metrics,
     models,
     native,
@@ -22,6 +23,7 @@ from llamaserve.server import (
     tokens,
     ui,
     unsupported,
+    vertex,
 )
 from llamaserve.server.gate import Gate
 from llamaserve.server.state import ServerState
@@ -36,6 +38,7 @@ def create_app(state: ServerState) -> ASGIApp:
         health.health,
         models.list_models,
         native.complete,
+        infill.infill,
         openai_completions.complete_text,
         openai_chat.complete_chat,
         openai_chat.apply_template,
@@ -48,6 +51,8 @@ def create_app(state: ServerState) -> ASGIApp:
         metrics.get_metrics,
         *unsupported.handlers(),
     ]
+    if settings.vertex is not None:
+        routes += vertex.handlers(settings.vertex, routes, settings.api_prefix)
     if settings.ui:
         routes += ui.handlers(settings.path, settings.api_prefix)
     app = Litestar(

@@ -19,7 +19,7 @@ from llamaserve.server.body import JsonBody
 from llamaserve.server.errors import RESPONSES
 from llamaserve.server.generation import Batch, Generation, Job
 from llamaserve.server.generation_settings import settings_of
-from llamaserve.server.native_schema import CompletionEvent, CompletionRequest, CompletionResponse
+from llamaserve.server.native_schema import CompletionEvent, CompletionRequest, CompletionResponse, NativeRequest
 from llamaserve.server.probs import probabilities, shown_probs
 from llamaserve.server.prompts import prompts_of
 from llamaserve.server.request_fields import PriorityHeader, check_supported, jobs_of, ping_interval
@@ -61,7 +61,7 @@ async def complete(
 class NativeAnswer:
     """Writes completions in the form of `/completion`."""
 
-    def __init__(self, engine: Engine, model: str, request: CompletionRequest, jobs: list[Job]) -> None:
+    def __init__(self, engine: Engine, model: str, request: NativeRequest, jobs: list[Job]) -> None:
         self._engine = engine
         self._model = model
         self._request = request
