@@ -265,6 +265,7 @@ Event Run::finish_event(int32_t id_slot, int32_t n_cells) {
     f.tokens_cached = n_cells;
     f.prompt_text = model_->prompt_text(request_->tokens);
     f.text = sanitize_utf8(out_.text());
+    f.params = std::make_shared<const RequestParams>(request_->params);
     e.finish = std::move(f);
     return e;
 }

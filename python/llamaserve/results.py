@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -64,6 +64,8 @@ class Finish(msgspec.Struct, frozen=True):
     text: str
     """The whole generated text."""
     timings: Timings
+    params: dict[str, Any] = {}
+    """All parameters that the request ran with: names as in the HTTP API."""
 
 
 class Chunk(msgspec.Struct, frozen=True):

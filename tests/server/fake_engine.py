@@ -188,6 +188,7 @@ def _chunks(prompt: Prompt, params: CompletionParams) -> list[Chunk]:
         prompt_text=str(prompt),
         text="".join(words),
         timings=TIMINGS,
+        params=FakeEngine().effective_params(params),
     )
     out.append(Chunk(n_predicted=len(words), n_prompt_tokens=7, timings=TIMINGS, finish=finish))
     return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llamaserve.engine import Engine
-from llamaserve.params import CompletionParams
+from llamaserve.results import Finish
 
 # What llama-server shows of features that this server doesn't have.
 _ABSENT: dict[str, Any] = {
@@ -32,9 +32,14 @@ _PRIVATE = frozenset(
 )
 
 
-def settings_of(engine: Engine, params: CompletionParams | None = None, *, stream: bool = False) -> dict[str, Any]:
-    """All parameters that a request with `params` runs with."""
-    return _ABSENT | engine.effective_params(params) | {"stream": stream}
+def default_settings(engine: Engine) -> dict[str, Any]:
+    """All parameters that a request runs with which sets none."""
+    return _ABSENT | engine.effective_params() | {"stream": False}
+
+
+def settings_of(finish: Finish, *, stream: bool) -> dict[str, Any]:
+    """All parameters that a request ran with."""
+    return _ABSENT | finish.params | {"stream": stream}
 
 
 def without_texts(settings: dict[str, Any]) -> dict[str, Any]:

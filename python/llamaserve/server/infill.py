@@ -58,7 +58,7 @@ async def infill(data: Annotated[InfillRequest, Body()], state: State, priority:
     jobs = jobs_of(engine, [prompt], data, priority)
     return Responder(
         Generation(engine, jobs, pieces=data.streams),
-        NativeAnswer(engine, server.model_name, data, jobs),
+        NativeAnswer(engine, server.model_name, data),
         stream=data.streams,
         ping_interval=ping_interval(data, server.settings.sse_ping_interval),
     )
