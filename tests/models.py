@@ -47,14 +47,22 @@ def tiny(
     n_ctx: int = 2048,
     seed: int = 1,
     chat_template: str = "",
+    fim: tuple[str, ...] = (),
 ) -> Path:
-    """A llama with random weights and a vocabulary of 512: bytes, and pieces of one and two letters."""
-    name = f"tiny-{n_embd}-{n_layer}-{n_head}-{n_head_kv}-{n_ff}-{n_ctx}-{seed}-{len(chat_template)}.gguf"
+    """A llama with random weights and a vocabulary of 512: bytes, and pieces of one and two letters.
+
+    `fim` names tokens for fill-in-the-middle that it has: "pre", "suf", "mid", "rep", "sep".
+    """
+    name = (
+        f"tiny-{n_embd}-{n_layer}-{n_head}-{n_head_kv}-{n_ff}-{n_ctx}-{seed}-{len(chat_template)}{'-'.join(fim)}.gguf"
+    )
     path = _cache() / name
     if path.exists():
         return path
     random = np.random.default_rng(seed)
     tokens, scores, types = _vocabulary(512)
+    for i, kind in enumerate(fim, start=len(tokens) - len(fim)):
+        tokens[i], types[i] = f"<{kind}>".encode(), int(gguf.TokenType.CONTROL)
     part = path.with_suffix(f".{os.getpid()}.part")
     w = gguf.GGUFWriter(part, "llama")
     w.add_name(name)
@@ -75,6 +83,8 @@ def tiny(
     w.add_unk_token_id(0)
     if chat_template:
         w.add_chat_template(chat_template)
+    for i, kind in enumerate(fim, start=len(tokens) - len(fim)):
+        w.add_uint32(f"tokenizer.ggml.fim_{kind}_token_id", i)
 
     def matrix(name: str, rows: int, columns: int) -> None:
         w.add_tensor(name, (random.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32))

@@ -51,3 +51,10 @@ def test_what_is_held_back_comes_at_the_limit(tiny: Engine, text: str, n_predict
     else:
         tokens = [t for c in chunks for t in c.tokens]
         assert b"".join(map(tiny.token_bytes, tokens)).decode(errors="replace").rstrip("\ufffd") == out.rstrip("\ufffd")
+
+
+@settings(max_examples=200, deadline=None)
+@given(raw=st.lists(st.sampled_from(b"a\x80\x9f\xa0\xbf\xc2\xc3\xe0\xe2\xed\xf0\xf4\xff"), max_size=12))
+def test_what_is_no_text_is_replaced_as_everybody_does(tiny: Engine, raw: list[int]) -> None:
+    """One replacement character for each piece that could have been the start of a character."""
+    assert tiny.detokenize([3 + byte for byte in raw]) == bytes(raw).decode(errors="replace")

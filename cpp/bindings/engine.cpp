@@ -28,8 +28,15 @@ nb::dict info_dict(const ModelInfo& i) {
     d["n_batch"] = i.n_batch;
     d["n_ubatch"] = i.n_ubatch;
     d["kv_unified"] = i.kv_unified;
+    d["n_predict"] = i.n_predict;
     d["bos_token"] = i.bos_token;
     d["eos_token"] = i.eos_token;
+    d["bos_added"] = i.bos_added;
+    d["fim_prefix"] = i.fim_prefix;
+    d["fim_suffix"] = i.fim_suffix;
+    d["fim_middle"] = i.fim_middle;
+    d["fim_repo"] = i.fim_repo;
+    d["fim_separator"] = i.fim_separator;
     d["chat_template"] = i.chat_template;
     d["chat_template_tool_use"] = i.chat_template_tool_use;
     d["chat_template_caps"] = i.chat_template_caps;

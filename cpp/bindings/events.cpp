@@ -68,6 +68,9 @@ void init_events(nb::module_& m) {
         .def_ro("id_slot", &Finish::id_slot)
         .def_ro("tokens_cached", &Finish::tokens_cached)
         .def_ro("prompt_text", &Finish::prompt_text)
+        .def_prop_ro(
+            "params", [](const Finish& f) { return f.params ? params_dict(*f.params) : nb::dict(); },
+            nb::sig("def params(self) -> dict[str, typing.Any]"))
         .def_ro("text", &Finish::text);
 
     nb::class_<Event>(m, "Event")

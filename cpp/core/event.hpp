@@ -47,6 +47,8 @@ struct Timings {
 
 enum class StopType { none, eos, word, limit };
 
+struct RequestParams;
+
 struct Finish {
     StopType stop = StopType::none;
     std::string stopping_word;
@@ -55,7 +57,8 @@ struct Finish {
     int32_t id_slot = -1;
     int32_t tokens_cached = 0;
     std::string prompt_text;
-    std::string text; // the whole output
+    std::string text;                            // the whole output
+    std::shared_ptr<const RequestParams> params; // what the request ran with, everything resolved
 };
 
 struct Failure {

@@ -155,6 +155,7 @@ void Model::describe(const EngineParams& in) {
     info_.n_batch = static_cast<int32_t>(llama_n_batch(context_));
     info_.n_ubatch = static_cast<int32_t>(llama_n_ubatch(context_));
     info_.kv_unified = params_.kv_unified;
+    info_.n_predict = params_.n_predict;
     info_.n_ctx_slot = std::min(static_cast<int32_t>(llama_n_ctx_seq(context_)), info_.n_ctx_train);
     if (params_.kv_unified_per_slot > 0) {
         info_.n_ctx_slot = std::min(info_.n_ctx_slot, params_.kv_unified_per_slot);
@@ -164,6 +165,14 @@ void Model::describe(const EngineParams& in) {
     };
     info_.bos_token = token_text(llama_vocab_bos(vocab_));
     info_.eos_token = token_text(llama_vocab_eos(vocab_));
+    if (llama_vocab_get_add_bos(vocab_)) {
+        info_.bos_added = llama_vocab_bos(vocab_);
+    }
+    info_.fim_prefix = llama_vocab_fim_pre(vocab_);
+    info_.fim_suffix = llama_vocab_fim_suf(vocab_);
+    info_.fim_middle = llama_vocab_fim_mid(vocab_);
+    info_.fim_repo = llama_vocab_fim_rep(vocab_);
+    info_.fim_separator = llama_vocab_fim_sep(vocab_);
     info_.chat_template = common_chat_templates_source(templates_.get());
     info_.chat_template_tool_use = common_chat_templates_source(templates_.get(), "tool_use");
     info_.chat_template_caps = common_chat_templates_get_caps(templates_.get());
@@ -206,6 +215,10 @@ std::string Model::detokenize(const std::vector<llama_token>& tokens) const {
         out += token_bytes(token);
     }
     return sanitize_utf8(out);
+}
+
+std::string Model::prompt_text(const std::vector<llama_token>& tokens) const {
+    return sanitize_utf8(common_detokenize(vocab_, tokens, true));
 }
 
 std::string Model::token_bytes(llama_token token, bool special) const {

@@ -17,7 +17,12 @@ struct ModelInfo {
     int32_t n_ctx_train = 0, n_embd = 0, n_vocab = 0, vocab_type = 0;
     int32_t n_ctx = 0, n_ctx_slot = 0, n_slots = 0, n_batch = 0, n_ubatch = 0;
     bool kv_unified = false;
+    int32_t n_predict = -1; // limit for requests that set none
     std::string bos_token, eos_token;
+    llama_token bos_added = LLAMA_TOKEN_NULL; // what prompts start with; none for many models
+    // For fill-in-the-middle; LLAMA_TOKEN_NULL where the model has no such token.
+    llama_token fim_prefix = LLAMA_TOKEN_NULL, fim_suffix = LLAMA_TOKEN_NULL, fim_middle = LLAMA_TOKEN_NULL;
+    llama_token fim_repo = LLAMA_TOKEN_NULL, fim_separator = LLAMA_TOKEN_NULL;
     std::string chat_template, chat_template_tool_use;
     std::map<std::string, bool> chat_template_caps;
     bool supports_thinking = false;
@@ -52,6 +57,9 @@ public:
 
     // Text of tokens, special ones included, as valid UTF-8. Throws InvalidRequest for ids outside the vocabulary.
     std::string detokenize(const std::vector<llama_token>& tokens) const;
+
+    // The same as one text: without the blank that some vocabularies put in front of it.
+    std::string prompt_text(const std::vector<llama_token>& tokens) const;
 
     // Bytes of one token. Throws InvalidRequest for an id outside the vocabulary.
     std::string token_bytes(llama_token token, bool special = true) const;

@@ -67,6 +67,9 @@ void check_sampling(common_params_sampling& s, const Model& model) {
     s.dry_penalty_last_n = std::clamp(s.dry_penalty_last_n, 0, model.n_ctx_slot());
     s.min_keep = std::clamp(s.min_keep, 0, model.n_vocab());
     s.n_probs = std::clamp(s.n_probs, 0, model.n_vocab());
+    if (s.dry_sequence_breakers.empty() && !model.params().sampling.dry_sequence_breakers.empty()) {
+        throw InvalidRequest("dry_sequence_breakers must hold at least one text");
+    }
     for (const std::string& breaker : s.dry_sequence_breakers) {
         if (breaker.empty()) {
             throw InvalidRequest("dry_sequence_breakers must not hold an empty text");

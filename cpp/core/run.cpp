@@ -263,8 +263,9 @@ Event Run::finish_event(int32_t id_slot, int32_t n_cells) {
     f.has_new_line = has_new_line_;
     f.id_slot = id_slot;
     f.tokens_cached = n_cells;
-    f.prompt_text = model_->detokenize(request_->tokens);
+    f.prompt_text = model_->prompt_text(request_->tokens);
     f.text = sanitize_utf8(out_.text());
+    f.params = std::make_shared<const RequestParams>(request_->params);
     e.finish = std::move(f);
     return e;
 }
@@ -286,7 +287,7 @@ RunSnapshot Run::snapshot(bool with_text) const {
     s.params = request_->params;
     s.n_remain = n_predict() >= 0 ? n_predict() - n_generated_ : -1;
     if (with_text) {
-        s.prompt = model_->detokenize(request_->tokens);
+        s.prompt = model_->prompt_text(request_->tokens);
         s.generated = sanitize_utf8(out_.text());
     }
     return s;

@@ -43,23 +43,28 @@ bool second_byte_ok(unsigned char lead, unsigned char second) {
     }
 }
 
-// Length of the valid character at `i`; 0 if there is none. `cut` says that the bytes up to the end may be the start of
-// one.
-size_t valid_at(std::string_view text, size_t i, bool& cut) {
-    cut = false;
+struct Character {
+    size_t length; // where it isn't valid: bytes that could have been the start of one, at least one
+    bool valid;
+    bool cut; // the text ends within it
+};
+
+Character character_at(std::string_view text, size_t i) {
     const auto lead = static_cast<unsigned char>(text[i]);
     const size_t n = utf8_length(lead);
+    if (n == 0) {
+        return {1, false, false};
+    }
     for (size_t k = 1; k < n; ++k) {
         if (i + k >= text.size()) {
-            cut = true;
-            return 0;
+            return {k, false, true};
         }
         const auto byte = static_cast<unsigned char>(text[i + k]);
         if (k == 1 ? !second_byte_ok(lead, byte) : !is_continuation(byte)) {
-            return 0;
+            return {k, false, false};
         }
     }
-    return n;
+    return {n, true, false};
 }
 
 } // namespace
@@ -71,9 +76,7 @@ size_t complete_utf8(std::string_view text) {
         if (is_continuation(static_cast<unsigned char>(text[i]))) {
             continue;
         }
-        bool cut = false;
-        valid_at(text, i, cut);
-        return cut ? i : text.size();
+        return character_at(text, i).cut ? i : text.size();
     }
     return text.size();
 }
@@ -82,15 +85,13 @@ std::string sanitize_utf8(std::string_view text) {
     std::string out;
     out.reserve(text.size());
     for (size_t i = 0; i < text.size();) {
-        bool cut = false;
-        const size_t n = valid_at(text, i, cut);
-        if (n > 0) {
-            out.append(text.substr(i, n));
-            i += n;
-            continue;
+        const Character c = character_at(text, i);
+        if (c.valid) {
+            out.append(text.substr(i, c.length));
+        } else {
+            out += "\xEF\xBF\xBD";
         }
-        out += "\xEF\xBF\xBD";
-        i += cut ? text.size() - i : 1;
+        i += c.length;
     }
     return out;
 }

@@ -805,6 +805,9 @@ class Finish:
     def prompt_text(self) -> str: ...
 
     @property
+    def params(self) -> dict[str, Any]: ...
+
+    @property
     def text(self) -> str: ...
 
 class Event:

@@ -80,6 +80,7 @@ def chunk_of(event: _core.Event) -> Chunk:
             prompt_text=f.prompt_text,
             text=f.text,
             timings=_timings(timings),
+            params=f.params,
         )
     progress = event.progress
     return Chunk(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -64,6 +64,8 @@ class Finish(msgspec.Struct, frozen=True):
     text: str
     """The whole generated text."""
     timings: Timings
+    params: dict[str, Any] = {}
+    """All parameters that the request ran with: names as in the HTTP API."""
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -224,3 +226,13 @@ class ModelInfo(msgspec.Struct, frozen=True):
     chat_template_tool_use: str
     chat_template_caps: dict[str, bool]
     supports_thinking: bool
+    n_predict: int = -1
+    """Most tokens a request generates that sets no limit; -1: no limit."""
+    bos_added: int = -1
+    """The token that the model's prompts start with; -1 for none."""
+    fim_prefix: int = -1
+    """Tokens for fill-in-the-middle; -1 where the model has no such token."""
+    fim_suffix: int = -1
+    fim_middle: int = -1
+    fim_repo: int = -1
+    fim_separator: int = -1

@@ -48,6 +48,10 @@ INFO = ModelInfo(
     chat_template_tool_use="",
     chat_template_caps={"supports_tools": True},
     supports_thinking=False,
+    bos_added=1,
+    fim_prefix=290,
+    fim_suffix=291,
+    fim_middle=292,
 )
 
 
@@ -207,6 +211,7 @@ def _chunks(prompt: Prompt, params: CompletionParams) -> list[Chunk]:
         prompt_text=str(prompt),
         text="".join(words),
         timings=TIMINGS,
+        params=FakeEngine().effective_params(params),
     )
     out.append(Chunk(n_predicted=len(words), n_prompt_tokens=7, timings=TIMINGS, finish=finish))
     return out

@@ -143,11 +143,6 @@ def test_text_completions(app: App) -> None:
     assert last["usage"]["total_tokens"] == 9
 
 
-@pytest.mark.parametrize("extra", [{"echo": True}, {"suffix": "x"}])
-def test_what_text_completions_do_not_have(app: App, extra: dict[str, Any]) -> None:
-    assert app.post("/v1/completions", {"prompt": "a", **extra}).status_code == 400
-
-
 def test_apply_template_and_count(app: App) -> None:
     assert app.post("/apply-template", CHAT).json() == {"prompt": "<user>hi"}
     assert app.post("/chat/completions/input_tokens", CHAT).json() == {

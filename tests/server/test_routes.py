@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from llamaserve.server.unsupported import ROUTES
+from llamaserve.server.unsupported import DISABLED, ROUTES
 
 from tests.server.conftest import App
 
@@ -110,6 +110,14 @@ def test_what_is_not_there_yet_says_so(app: App, line: str) -> None:
     response = app.request(method, path.replace("{id_slot:str}", "0"))
     assert response.status_code == 501
     assert response.json()["error"]["type"] == "not_supported_error"
+
+
+@pytest.mark.parametrize("line", [line for lines in DISABLED.values() for line in lines])
+def test_what_llama_server_switches_on_by_a_flag_is_off(app: App, line: str) -> None:
+    response = app.request(*line.split(" "))
+    assert response.status_code == 403
+    assert response.json()["error"]["type"] == "feature_disabled"
+    assert "not support" in response.json()["error"]["message"]
 
 
 def test_api_keys() -> None:

@@ -7,6 +7,7 @@ from .parser import parse
 from .settings import Command, LogSettings, ModelSettings, ServerSettings, Settings
 from .spec import EXIT_USAGE, Option, OptionError
 from .table import OPTIONS
+from .vertex import VertexSettings
 
 __all__ = [
     "EXIT_USAGE",
@@ -18,6 +19,7 @@ __all__ = [
     "OptionError",
     "ServerSettings",
     "Settings",
+    "VertexSettings",
     "parse",
     "render_completion_bash",
     "render_flags_markdown",

@@ -13,6 +13,7 @@ from .settings import Command, LogSettings, ModelSettings, ServerSettings, Setti
 from .spec import Option, OptionError
 from .table import BY_FLAG, OPTIONS
 from .values import FALSE_WORDS, BadValue, Flag, shorten
+from .vertex import vertex_settings
 
 _ESCAPE = re.compile(r"""\\(?:([nrt'"\\])|x([0-9a-fA-F]{2}))""")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
@@ -35,7 +36,11 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
             return Settings(command=cast(Command, item.option.dest.replace("_", "-")))
         given.append(item)
     by_flag = {item.option.dest for item in given}
-    return _collect([*_from_environ(environ, by_flag), *given])
+    settings = _collect([*_from_environ(environ, by_flag), *given])
+    settings.server.vertex = vertex_settings(environ)
+    if settings.server.vertex is not None:
+        settings.server.port = settings.server.vertex.port
+    return settings
 
 
 def _from_argv(argv: Sequence[str]) -> Iterator[_Given]:

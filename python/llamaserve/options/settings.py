@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from .vertex import VertexSettings
+
 Command = Literal["help", "help-all", "version", "list-devices", "cache-list", "completion-bash"]
 
 
@@ -47,6 +49,9 @@ class ServerSettings:
     slots: bool = True
     ui: bool = True
     ui_config: dict[str, Any] | None = None
+    spm_infill: bool = False
+    vertex: VertexSettings | None = None
+    """What Vertex AI's environment asks for."""
     api_keys: list[str] = field(default_factory=list, repr=False)
     """Keys of --api-key and of --api-key-file."""
     ssl_key_file: str | None = None

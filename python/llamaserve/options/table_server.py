@@ -166,6 +166,15 @@ SERVER = (
         scope="server",
         help="File with the default settings of the web page.",
     ),
+    Option(
+        dest="spm_infill",
+        flags=("--spm-infill",),
+        type=Flag(),
+        default=False,
+        section="server",
+        scope="server",
+        help="For infill, put the suffix before the prefix, as some models want it.",
+    ),
 )
 
 ACCESS = (

@@ -291,14 +291,6 @@ _TOOLS = (
 
 _OTHER = (
     _server(
-        "spm_infill",
-        "--spm-infill",
-        type=Flag(),
-        section="chat",
-        note="fill-in-the-middle with the suffix first",
-        help="For infill, put the suffix before the prefix.",
-    ),
-    _server(
         "sleep_idle_seconds",
         "--sleep-idle-seconds",
         type=Int(metavar="SECONDS"),

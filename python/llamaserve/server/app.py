@@ -13,6 +13,7 @@ from llamaserve.server import (
     anthropic,
     errors,
     health,
+    infill,
     metrics,
     models,
     native,
@@ -24,6 +25,7 @@ from llamaserve.server import (
     tokens,
     ui,
     unsupported,
+    vertex,
 )
 from llamaserve.server.direct import DirectRoute
 from llamaserve.server.gate import Gate
@@ -39,6 +41,7 @@ def create_app(state: ServerState) -> ASGIApp:
         health.health,
         models.list_models,
         native.complete,
+        infill.infill,
         openai_completions.complete_text,
         openai_chat.complete_chat,
         openai_chat.apply_template,
@@ -55,6 +58,8 @@ def create_app(state: ServerState) -> ASGIApp:
         metrics.get_metrics,
         *unsupported.handlers(),
     ]
+    if settings.vertex is not None:
+        routes += vertex.handlers(settings.vertex, routes, settings.api_prefix)
     if settings.ui:
         routes += ui.handlers(settings.path, settings.api_prefix)
     app = Litestar(

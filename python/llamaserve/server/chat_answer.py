@@ -59,7 +59,6 @@ class ChatAnswer:
         self._engine = engine
         self._request = request
         self._prompt = prompt
-        self._jobs = jobs
         self._verbose = server.verbose if request.verbose is None else request.verbose
         self._post = bool(request.post_sampling_probs)
         self._stamp = stamp(server.model_name, server.build_info)
@@ -128,8 +127,7 @@ class ChatAnswer:
         if not self._request.include_usage:
             event.timings = finish.timings
         if self._verbose:
-            params = self._jobs[choice.index].params
-            event.verbose = final(self._engine, self._stamp.model, choice.index, finish, params, stream=True)
+            event.verbose = final(self._stamp.model, choice.index, finish, stream=True)
         return event
 
     def end(self) -> bytes:
@@ -167,7 +165,7 @@ class ChatAnswer:
             timings=first.timings,
         )
         if self._verbose:
-            body.verbose = final(self._engine, s.model, 0, first, self._jobs[0].params, stream=False)
+            body.verbose = final(s.model, 0, first, stream=False)
             body.verbose.content = first.text
         return _encode(body)
 

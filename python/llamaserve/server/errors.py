@@ -100,18 +100,24 @@ ANTHROPIC_RESPONSES = {
 }
 
 
+class ConfigurationError(Exception):
+    """The server can't be put together as the settings ask for."""
+
+
 class ApiError(Exception):
     """Ends a request with this status and message."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, kind: str = "") -> None:
+        """`kind`: the error's type, where it isn't the usual one of its status."""
         super().__init__(message)
         self.status = status
+        self.kind = kind or _type_of(status)
 
 
 def info_of(error: BaseException) -> ErrorInfo:
     """What to tell the client about `error`. Anything unexpected is logged here and told without its details."""
     if isinstance(error, ApiError):
-        return ErrorInfo(error.status, str(error), _type_of(error.status))
+        return ErrorInfo(error.status, str(error), error.kind)
     if isinstance(error, RequestError):
         if error.kind == "context_size":
             return ErrorInfo(400, str(error), "exceed_context_size_error", error.n_prompt_tokens, error.n_ctx)

@@ -34,6 +34,9 @@ class Gate:
         prefix = state.settings.api_prefix
         self._pages = {f"{prefix}/", f"{prefix}/index.html", prefix}
         self._public = self._pages | {f"{prefix}/health", f"{prefix}/v1/health"}
+        vertex = state.settings.vertex
+        if vertex is not None and vertex.health_route:
+            self._public.add(prefix + vertex.health_route)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
-from operator import attrgetter
 from typing import Any
 
 from llamaserve.engine import Engine
-from llamaserve.params import CompletionParams
-
-MAX_KNOWN = 64
+from llamaserve.results import Finish
 
 # What llama-server shows of features that this server doesn't have.
 _ABSENT: dict[str, Any] = {
@@ -36,29 +32,14 @@ _PRIVATE = frozenset(
 )
 
 
-def settings_of(engine: Engine, params: CompletionParams | None = None, *, stream: bool = False) -> dict[str, Any]:
-    """All parameters that a request with `params` runs with."""
-    return _ABSENT | _effective(engine, params) | {"stream": stream}
+def default_settings(engine: Engine) -> dict[str, Any]:
+    """All parameters that a request runs with which sets none."""
+    return _ABSENT | engine.effective_params() | {"stream": False}
 
 
-_fields = attrgetter(*CompletionParams.__struct_fields__)
-_known: weakref.WeakKeyDictionary[Engine, dict[tuple[Any, ...], dict[str, Any]]] = weakref.WeakKeyDictionary()
-
-
-def _effective(engine: Engine, params: CompletionParams | None) -> dict[str, Any]:
-    """The engine's answer is kept: many requests have the same few parameters."""
-    key = _fields(params) if params is not None else ()
-    try:
-        hash(key)
-    except TypeError:  # there are lists among them
-        return engine.effective_params(params)
-    known = _known.setdefault(engine, {})
-    found = known.get(key)
-    if found is None:
-        if len(known) >= MAX_KNOWN:
-            known.clear()
-        found = known[key] = engine.effective_params(params)
-    return found
+def settings_of(finish: Finish, *, stream: bool) -> dict[str, Any]:
+    """All parameters that a request ran with."""
+    return _ABSENT | finish.params | {"stream": stream}
 
 
 def without_texts(settings: dict[str, Any]) -> dict[str, Any]:

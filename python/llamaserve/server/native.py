@@ -13,13 +13,12 @@ from litestar.types import ASGIApp
 from msgspec import UNSET
 
 from llamaserve.engine import Engine
-from llamaserve.params import CompletionParams
 from llamaserve.results import Chunk, Completion, Finish
 from llamaserve.server.body import JsonBody
 from llamaserve.server.errors import RESPONSES
-from llamaserve.server.generation import Batch, Generation, Job
+from llamaserve.server.generation import Batch, Generation
 from llamaserve.server.generation_settings import settings_of
-from llamaserve.server.native_schema import CompletionEvent, CompletionRequest, CompletionResponse
+from llamaserve.server.native_schema import CompletionEvent, CompletionRequest, CompletionResponse, NativeRequest
 from llamaserve.server.probs import probabilities, shown_probs
 from llamaserve.server.prompts import prompts_of
 from llamaserve.server.request_fields import PriorityHeader, check_supported, jobs_of, ping_interval
@@ -49,7 +48,7 @@ async def complete(
     engine = server.ready_engine()
     check_supported(data)
     jobs = jobs_of(engine, prompts_of(data.prompt, engine.info.n_vocab), data, priority)
-    answer = NativeAnswer(engine, server.model_name, data, jobs)
+    answer = NativeAnswer(engine, server.model_name, data)
     return Responder(
         Generation(engine, jobs, pieces=data.streams),
         answer,
@@ -61,11 +60,10 @@ async def complete(
 class NativeAnswer:
     """Writes completions in the form of `/completion`."""
 
-    def __init__(self, engine: Engine, model: str, request: CompletionRequest, jobs: list[Job]) -> None:
+    def __init__(self, engine: Engine, model: str, request: NativeRequest) -> None:
         self._engine = engine
         self._model = model
         self._request = request
-        self._jobs = jobs
         self._post = bool(request.post_sampling_probs)
 
     async def frames(self, batch: Batch) -> bytes:
@@ -91,8 +89,7 @@ class NativeAnswer:
                 event.completion_probabilities = probabilities(chunk.probs, self._post)
             out = frame(_encode(event))
         if chunk.finish is not None:
-            params = self._jobs[index].params
-            last = final(self._engine, self._model, index, chunk.finish, params, stream=True)
+            last = final(self._model, index, chunk.finish, stream=True)
             out += frame(self._encoded(last))
         return out
 
@@ -105,7 +102,7 @@ class NativeAnswer:
 
     def _full(self, index: int, completion: Completion) -> CompletionResponse:
         finish = completion.finish
-        out = final(self._engine, self._model, index, finish, self._jobs[index].params, stream=False)
+        out = final(self._model, index, finish, stream=False)
         out.content = finish.text
         if self._request.return_tokens:
             out.tokens = list(completion.tokens)
@@ -118,9 +115,7 @@ class NativeAnswer:
         return _encode(pick(msgspec.to_builtins(out), fields) if fields else out)
 
 
-def final(
-    engine: Engine, model: str, index: int, finish: Finish, params: CompletionParams, *, stream: bool
-) -> CompletionResponse:
+def final(model: str, index: int, finish: Finish, *, stream: bool) -> CompletionResponse:
     """What is known at the end of a completion; `content` and `tokens` are left empty."""
     return CompletionResponse(
         index=index,
@@ -131,7 +126,7 @@ def final(
         model=model,
         tokens_predicted=finish.n_predicted,
         tokens_evaluated=finish.n_prompt_tokens,
-        generation_settings=settings_of(engine, params, stream=stream),
+        generation_settings=settings_of(finish, stream=stream),
         prompt=finish.prompt_text,
         has_new_line=finish.has_new_line,
         truncated=finish.truncated,

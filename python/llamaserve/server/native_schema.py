@@ -13,11 +13,9 @@ from llamaserve.server.prompts import PromptField
 from llamaserve.server.request_fields import GenerationRequest
 
 
-class CompletionRequest(GenerationRequest, kw_only=True):
-    """Body of `/completion`."""
+class NativeRequest(GenerationRequest, kw_only=True):
+    """What the routes take that answer in llama-server's own form."""
 
-    prompt: PromptField
-    """Text, token ids, both mixed, or a list of such prompts."""
     response_fields: list[str] | None = None
     """Names of the response fields to return; `a/b` picks field `b` of `a`."""
     logprobs: int | bool | None = None
@@ -27,6 +25,13 @@ class CompletionRequest(GenerationRequest, kw_only=True):
         super().__post_init__()
         if self.n_probs is None and self.logprobs is not None:
             self.n_probs = int(self.logprobs)
+
+
+class CompletionRequest(NativeRequest, kw_only=True):
+    """Body of `/completion`."""
+
+    prompt: PromptField
+    """Text, token ids, both mixed, or a list of such prompts."""
 
 
 class CompletionResponse(msgspec.Struct):

@@ -14,27 +14,24 @@ from litestar.types import ASGIApp
 from llamaserve.engine import Engine
 from llamaserve.results import Chunk, Completion, Finish
 from llamaserve.server.body import JsonBody
-from llamaserve.server.errors import RESPONSES, ApiError
-from llamaserve.server.generation import Batch, Generation, Job
+from llamaserve.server.errors import RESPONSES
+from llamaserve.server.generation import Batch, Generation
 from llamaserve.server.native import final
-from llamaserve.server.native_schema import CompletionRequest
 from llamaserve.server.openai_schema import TextChoice, TextCompletion, finish_reason, stamp, usage_of
-from llamaserve.server.probs import Logprobs, probabilities, shown_probs
-from llamaserve.server.prompts import prompts_of
+from llamaserve.server.openai_text import (
+    TextCompletionRequest,
+    TextLogprobs,
+    check,
+    echoes,
+    text_logprobs,
+    text_prompts,
+)
+from llamaserve.server.probs import probabilities, shown_probs
 from llamaserve.server.request_fields import PriorityHeader, check_supported, jobs_of, ping_interval
 from llamaserve.server.responder import DONE, Responder, frame
 from llamaserve.server.state import ServerState
 
 _encode = msgspec.json.Encoder().encode
-
-
-class TextCompletionRequest(CompletionRequest, kw_only=True):
-    """Body of `/v1/completions`: OpenAI's fields, and all of `/completion`."""
-
-    echo: bool | None = None
-    """Not supported."""
-    suffix: str | None = None
-    """Not supported."""
 
 
 @post(
@@ -53,14 +50,12 @@ async def complete_text(
     server: ServerState = state.server
     engine = server.ready_engine()
     check_supported(data)
-    if data.echo:
-        raise ApiError(400, "Field 'echo': returning the prompt is not supported")
-    if data.suffix:
-        raise ApiError(400, "Field 'suffix': inserting text is not supported here; see /infill")
-    jobs = jobs_of(engine, prompts_of(data.prompt, engine.info.n_vocab), data, priority)
+    check(data)
+    prompts = await text_prompts(engine, data, suffix_first=server.settings.spm_infill)
+    jobs = jobs_of(engine, prompts, data, priority)
     return Responder(
         Generation(engine, jobs, pieces=data.streams),
-        TextAnswer(engine, server, data, jobs),
+        TextAnswer(engine, server, data, len(jobs), await echoes(engine, data)),
         stream=data.streams,
         ping_interval=ping_interval(data, server.settings.sse_ping_interval),
     )
@@ -69,15 +64,20 @@ async def complete_text(
 class TextAnswer:
     """Writes completions in OpenAI's form."""
 
-    def __init__(self, engine: Engine, server: ServerState, request: TextCompletionRequest, jobs: list[Job]) -> None:
+    def __init__(
+        self, engine: Engine, server: ServerState, request: TextCompletionRequest, n_choices: int, echoes: list[str]
+    ) -> None:
+        """`echoes`: texts that the answers begin with; empty for none."""
         self._engine = engine
         self._request = request
-        self._jobs = jobs
+        self._echoes = echoes or [""] * n_choices
+        self._echoed = [not echo for echo in self._echoes]
+        self._offsets = [0] * n_choices
         self._verbose = server.verbose if request.verbose is None else request.verbose
         self._post = bool(request.post_sampling_probs)
         self._stamp = stamp(server.model_name, server.build_info)
         # The events of one choice differ in their text alone, so what is around it is made once.
-        self._around = [self._surroundings(i) for i in range(len(jobs))]
+        self._around = [self._surroundings(i) for i in range(n_choices)]
 
     def _surroundings(self, index: int) -> tuple[bytes, bytes]:
         before, after = _encode(self._event(TextChoice("", index, None, None))).split(b'"text":""', 1)
@@ -92,6 +92,9 @@ class TextAnswer:
         for index, chunks in batch:
             before, after = self._around[index]
             for chunk in chunks:
+                if not self._echoed[index]:
+                    self._echoed[index] = True
+                    out += (before, _encode(self._echoes[index]), after)
                 if chunk.timings is not None or chunk.probs or chunk.progress is not None:
                     out.append(self._rich(index, chunk))
                 elif chunk.text:
@@ -101,7 +104,7 @@ class TextAnswer:
     def _rich(self, index: int, chunk: Chunk) -> bytes:
         out = b""
         if chunk.text or chunk.probs or chunk.progress is not None:
-            event = self._event(TextChoice(chunk.text, index, self._logprobs(chunk), None))
+            event = self._event(TextChoice(chunk.text, index, self._logprobs(index, chunk), None))
             if chunk.timings is not None and self._request.timings_per_token:
                 event.timings = chunk.timings
             if chunk.progress is not None:
@@ -116,12 +119,15 @@ class TextAnswer:
         event.usage = usage_of([finish], 1)
         event.timings = finish.timings
         if self._verbose:
-            params = self._jobs[index].params
-            event.verbose = final(self._engine, self._stamp.model, index, finish, params, stream=True)
+            event.verbose = final(self._stamp.model, index, finish, stream=True)
         return event
 
-    def _logprobs(self, chunk: Chunk) -> Logprobs | None:
-        return Logprobs(probabilities(chunk.probs, self._post)) if chunk.probs else None
+    def _logprobs(self, index: int, chunk: Chunk) -> TextLogprobs | None:
+        if not chunk.probs:
+            return None
+        out = text_logprobs(probabilities(chunk.probs, self._post), self._offsets[index])
+        self._offsets[index] += sum(map(len, out.tokens))
+        return out
 
     def end(self) -> bytes:
         return DONE
@@ -131,13 +137,13 @@ class TextAnswer:
         choices: list[TextChoice] = []
         for i, completion in enumerate(completions):
             probs = shown_probs(self._engine, completion)
-            logprobs = Logprobs(probabilities(probs, self._post)) if probs else None
-            choices.append(TextChoice(completion.text, i, logprobs, finish_reason(completion.finish)))
+            logprobs = text_logprobs(probabilities(probs, self._post), 0) if probs else None
+            choices.append(TextChoice(self._echoes[i] + completion.text, i, logprobs, finish_reason(completion.finish)))
         body = TextCompletion(choices, s.created, s.model, s.system_fingerprint, s.id)
         first = completions[0].finish
         body.usage = usage_of([c.finish for c in completions], self._request.choices)
         body.timings = first.timings
         if self._verbose:
-            body.verbose = final(self._engine, s.model, 0, first, self._jobs[0].params, stream=False)
+            body.verbose = final(s.model, 0, first, stream=False)
             body.verbose.content = first.text
         return _encode(body)

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from llamaserve.results import Finish, Progress, Timings
 from llamaserve.server.native_schema import CompletionResponse
+from llamaserve.server.openai_text import TextLogprobs
 from llamaserve.server.probs import Logprobs
 
 _ALPHABET = string.ascii_letters + string.digits
@@ -118,7 +119,7 @@ class ChatCompletionResponse(msgspec.Struct):
 class TextChoice(msgspec.Struct):
     text: str
     index: int
-    logprobs: Logprobs | None
+    logprobs: TextLogprobs | None
     finish_reason: str | None
 
 

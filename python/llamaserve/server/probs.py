@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 from collections.abc import Iterable
 
@@ -10,6 +11,8 @@ from msgspec import UNSET, UnsetType
 
 from llamaserve.engine import Engine
 from llamaserve.results import Completion, TokenProb
+
+_decoder = codecs.getincrementaldecoder("utf-8")
 
 LOWEST = -3.4028234663852886e38
 """Logarithm of 0 as llama-server gives it: the lowest float, since JSON has no infinity."""
@@ -82,5 +85,5 @@ def _log(p: float) -> float:
 
 
 def _text(raw: bytes) -> str:
-    # A token may end within a character; "bytes" has all of it.
-    return raw.decode("utf-8", "ignore")
+    # A token may end within a character, which is left out here; "bytes" has all of it.
+    return _decoder("replace").decode(raw)

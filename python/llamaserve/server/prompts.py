@@ -39,7 +39,7 @@ def _one(value: Any, n_vocab: int, field: str) -> Prompt:
     if isinstance(value, list) and (not value or any(_is_token(item) for item in value)):
         return mixed_of(value, n_vocab, field)
     if isinstance(value, dict) and "prompt_string" in value:
-        if value.get("multimodal_data"):
+        if value.get("multimodal_data") is not None:
             raise ApiError(501, "images and audio are not supported yet")
         text = value["prompt_string"]
         if isinstance(text, str):

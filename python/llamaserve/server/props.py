@@ -10,7 +10,7 @@ from litestar.datastructures import State
 from msgspec import UNSET, UnsetType
 
 from llamaserve.server.errors import ApiError
-from llamaserve.server.generation_settings import settings_of, without_texts
+from llamaserve.server.generation_settings import default_settings, without_texts
 from llamaserve.server.state import ServerState
 
 MEDIA_MARKER = "<__media__>"
@@ -62,7 +62,7 @@ async def get_props(state: State) -> Props:
     settings, engine = server.settings, server.ready_engine()
     info = engine.info
     return Props(
-        default_generation_settings=DefaultGenerationSettings(without_texts(settings_of(engine)), info.n_ctx_slot),
+        default_generation_settings=DefaultGenerationSettings(without_texts(default_settings(engine)), info.n_ctx_slot),
         total_slots=info.n_slots,
         model_alias=server.model_name,
         model_ftype=info.ftype,

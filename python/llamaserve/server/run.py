@@ -24,6 +24,7 @@ from llamaserve.logs import TRACE, flush
 from llamaserve.models import ModelNotFoundError
 from llamaserve.server import sockets
 from llamaserve.server.app import create_app
+from llamaserve.server.errors import ConfigurationError
 from llamaserve.server.http_protocol import http_protocol
 from llamaserve.server.state import ServerState
 
@@ -80,6 +81,9 @@ class _Runner:
         try:
             config = _config(_spelling(create_app(self._state)), self._state)
             config.load()
+        except ConfigurationError as e:
+            log.error("%s", e)
+            return 1
         except OSError as e:
             log.error("can't read the TLS key or certificate: %s", e.strerror or e)
             return 1

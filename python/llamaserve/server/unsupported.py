@@ -10,28 +10,43 @@ from llamaserve.server.errors import ApiError
 ROUTES: dict[str, tuple[str, ...]] = {
     "embeddings": ("POST /embedding", "POST /embeddings", "POST /v1/embeddings"),
     "reranking": ("POST /rerank", "POST /reranking", "POST /v1/rerank", "POST /v1/reranking"),
-    "infill": ("POST /infill",),
     "audio": ("POST /v1/audio/transcriptions", "POST /audio/transcriptions"),
     "LoRA adapters": ("GET /lora-adapters", "POST /lora-adapters"),
     "saving and restoring slots": ("POST /slots/{id_slot:str}",),
     "control of running completions": ("POST /v1/chat/completions/control",),
     "resumable streams": ("GET /v1/stream", "DELETE /v1/stream", "POST /v1/streams/lookup"),
+    "several models in one server": (
+        "POST /models",
+        "DELETE /models",
+        "POST /models/load",
+        "POST /models/unload",
+        "GET /models/sse",
+    ),
+}
+
+DISABLED: dict[str, tuple[str, ...]] = {
     "the CORS proxy": ("GET /cors-proxy", "POST /cors-proxy"),
     "built-in tools": ("GET /tools", "POST /tools"),
-    "several models in one server": ("POST /models", "DELETE /models", "POST /models/load", "POST /models/unload"),
 }
+"""llama-server answers these with 403 unless a flag switches them on; here no flag does yet."""
 
 
 def handlers() -> list[HTTPRouteHandler]:
-    """One handler for each route of the table."""
-    return [_handler(name, *line.split(" ")) for name, lines in ROUTES.items() for line in lines]
+    """One handler for each route of the tables."""
+    handlers = [
+        _handler(line, 501, f"llamaserve does not support {n} yet") for n, lines in ROUTES.items() for line in lines
+    ]
+    for name, lines in DISABLED.items():
+        message = f"this feature is disabled: llamaserve does not support {name} yet"
+        handlers += [_handler(line, 403, message, "feature_disabled") for line in lines]
+    return handlers
 
 
-def _handler(name: str, method: str, path: str) -> HTTPRouteHandler:
-    message = f"llamaserve does not support {name} yet"
+def _handler(line: str, status: int, message: str, kind: str = "") -> HTTPRouteHandler:
+    method, path = line.split(" ")
 
-    @route(path, http_method=[method], status_code=501, include_in_schema=False)  # type: ignore[list-item]
+    @route(path, http_method=[method], status_code=status, include_in_schema=False)  # type: ignore[list-item]
     async def refuse() -> None:
-        raise ApiError(501, message)
+        raise ApiError(status, message, kind)
 
     return refuse
