@@ -159,6 +159,9 @@ class FakeParser:
             )
         return deltas
 
+    async def afeed(self, text: str, *, final: bool = False) -> tuple[ChatDelta, ...]:
+        return self.feed(text, final=final)
+
 
 def _chunks(prompt: Prompt, params: CompletionParams) -> list[Chunk]:
     words = WORDS if params.n_predict is None or params.n_predict < 0 else WORDS[: params.n_predict]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -93,13 +92,13 @@ class ChatAnswer:
 
     async def _parsed(self, choice: Choice, parser: ChatParser, chunks: list[Chunk], out: list[bytes]) -> None:
         if len(chunks) > 1 and not any(c.probs or c.progress for c in chunks):
-            # Parsing starts over with every piece, so pieces that came together are parsed together.
+            # Pieces that came together are parsed together.
             chunks = [msgspec.structs.replace(chunks[-1], text="".join(c.text for c in chunks))]
         for chunk in chunks:
             finished = chunk.finish is not None
             deltas: tuple[ChatDelta, ...] = ()
             if chunk.text or finished:
-                deltas = await asyncio.to_thread(parser.feed, chunk.text, final=finished)
+                deltas = await parser.afeed(chunk.text, final=finished)
             called = finished and bool(parser.message.tool_calls)
             self._rich(choice, chunk, deltas, called, out)
 
@@ -185,7 +184,7 @@ class ChatAnswer:
         if choice.parser is None:
             message = ChatMessage(completion.text)
         else:
-            await asyncio.to_thread(choice.parser.feed, completion.text, final=True)
+            await choice.parser.afeed(completion.text, final=True)
             message = choice.parser.message
         probs = shown_probs(self._engine, completion)
         return ChatChoice(
