@@ -137,7 +137,7 @@ ChatParser::ChatParser(const ChatPrompt& prompt) : params_(prompt.parser), plain
     learn_format();
     if (!plain_ && params_.is_continuation && !params_.echo) {
         // What was already there isn't part of the growth.
-        message_ = parse_all(false);
+        message_ = parse_all("");
         mode_ = Mode::parse;
     }
 }
@@ -286,7 +286,7 @@ std::vector<common_chat_msg_diff> ChatParser::parse(bool final) {
         return out;
     }
     try {
-        common_chat_msg next = parse_all(!final);
+        common_chat_msg next = final ? parse_last() : parse_all(text_);
         if (!next.empty()) {
             next.set_tool_call_ids(call_ids_, random_id);
             out = common_chat_msg_diff::compute_diffs(message_, next);
@@ -294,43 +294,56 @@ std::vector<common_chat_msg_diff> ChatParser::parse(bool final) {
         }
     } catch (const std::exception& e) {
         mode_ = Mode::parse;
-        out.clear();
         // What doesn't parse yet may do so later.
-        if (final && !as_content(out)) {
+        if (final) {
             throw InvalidRequest(e.what());
         }
     }
     return out;
 }
 
-// An answer that is nothing but text in a form that the parser doesn't know is still an answer.
-bool ChatParser::as_content(std::vector<common_chat_msg_diff>& out) {
-    if (!message_.tool_calls.empty() || !message_.reasoning_content.empty() || params_.is_continuation ||
-        !text_.starts_with(message_.content)) {
-        return false;
+// The whole text. Where it isn't in the format that the template asks for, it is taken as far as it is; a text that
+// calls nothing is content.
+common_chat_msg ChatParser::parse_last() {
+    try {
+        return parse_all(text_);
+    } catch (const std::exception&) {
+        size_t good = 0;
+        common_chat_msg msg;
+        msg.role = "assistant";
+        for (size_t bad = text_.size(); bad - good > 1;) {
+            const size_t n = good + (bad - good) / 2;
+            try {
+                msg = parse_all(text_.substr(0, n));
+                good = n;
+            } catch (const std::exception&) {
+                bad = n;
+            }
+        }
+        if (msg.tool_calls.empty() && !msg.reasoning_content.empty()) {
+            msg.content += text_.substr(good);
+        } else if (msg.tool_calls.empty()) {
+            const size_t start = text_.starts_with(msg.content) ? 0 : text_.find_first_not_of(" \t\r\n");
+            msg.content = text_.substr(std::min(start, text_.size()));
+        }
+        return msg;
     }
-    grow(Mode::content, text_.substr(message_.content.size()), out);
-    return true;
 }
 
-common_chat_msg ChatParser::parse_all(bool partial) {
+common_chat_msg ChatParser::parse_all(const std::string& text) {
     mode_ = Mode::parse;
     held_.clear();
-    common_peg_parse_context context(params_.generation_prompt + text_, COMMON_PEG_PARSE_FLAG_LENIENT);
+    common_peg_parse_context context(params_.generation_prompt + text, COMMON_PEG_PARSE_FLAG_LENIENT);
     parsed_bytes_ += context.input.size();
     common_chat_msg msg;
     msg.role = "assistant";
-    if (params_.parser.empty()) {
-        msg.content = text_;
-        return msg;
-    }
     const common_peg_parse_result result = params_.parser.parse(context);
-    if (result.fail() && !(partial && result.end > 0)) {
+    if (result.fail()) {
         throw std::runtime_error(std::string("the answer is not in the ") + common_chat_format_name(params_.format) +
                                  " format that the chat template asks for");
     }
     mapper_for(params_.format, msg)->from_ast(context.ast, result);
-    if (const common_peg_ast_node* node = result.fail() ? nullptr : open_node(context, result)) {
+    if (const common_peg_ast_node* node = open_node(context, result)) {
         find_mode(*node, msg);
     }
     return msg;

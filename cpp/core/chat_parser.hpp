@@ -72,13 +72,13 @@ private:
 
     bool within_budget() const;
     void learn_format();
-    common_chat_msg parse_all(bool partial);
+    common_chat_msg parse_all(const std::string& text);
+    common_chat_msg parse_last();
     void find_mode(const common_peg_ast_node& node, const common_chat_msg& msg);
     bool begin_json(const std::string& text, bool trims);
     void push_until(std::string text, std::vector<common_chat_msg_diff>& out);
     void push_json(const std::string& text, std::vector<common_chat_msg_diff>& out);
     void grow(Mode mode, std::string text, std::vector<common_chat_msg_diff>& out);
-    bool as_content(std::vector<common_chat_msg_diff>& out);
 
     common_chat_parser_params params_;
     bool plain_;
