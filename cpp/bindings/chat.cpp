@@ -1,6 +1,7 @@
 #include "bindings.hpp"
 
 #include "chat.hpp"
+#include "chat_parser.hpp"
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
@@ -8,6 +9,22 @@
 #include <nanobind/stl/vector.h>
 
 using namespace llamaserve;
+
+namespace {
+
+using Delta = std::tuple<std::string, std::string, int, std::string, std::string, std::string>;
+
+std::vector<Delta> as_tuples(const std::vector<common_chat_msg_diff>& diffs) {
+    std::vector<Delta> out;
+    for (const common_chat_msg_diff& d : diffs) {
+        const int index = d.tool_call_index == std::string::npos ? -1 : static_cast<int>(d.tool_call_index);
+        out.emplace_back(d.content_delta, d.reasoning_content_delta, index, d.tool_call_delta.name,
+                         d.tool_call_delta.arguments, d.tool_call_delta.id);
+    }
+    return out;
+}
+
+} // namespace
 
 void init_chat(nb::module_& m) {
     nb::class_<ChatInputs>(m, "ChatInputs")
@@ -53,22 +70,18 @@ void init_chat(nb::module_& m) {
 
     nb::class_<ChatParser>(m, "ChatParser")
         .def(nb::init<const ChatPrompt&>())
-        .def("feed",
-             [](ChatParser& parser, const std::string& text, bool final) {
+        .def("push", [](ChatParser& parser, const std::string& text) { return as_tuples(parser.push(text)); })
+        .def("parse",
+             [](ChatParser& parser, bool final) {
                  std::vector<common_chat_msg_diff> diffs;
                  {
                      nb::gil_scoped_release released;
-                     diffs = parser.feed(text, final);
+                     diffs = parser.parse(final);
                  }
-                 std::vector<std::tuple<std::string, std::string, int, std::string, std::string, std::string>> out;
-                 for (const common_chat_msg_diff& d : diffs) {
-                     const int index =
-                         d.tool_call_index == std::string::npos ? -1 : static_cast<int>(d.tool_call_index);
-                     out.emplace_back(d.content_delta, d.reasoning_content_delta, index, d.tool_call_delta.name,
-                                      d.tool_call_delta.arguments, d.tool_call_delta.id);
-                 }
-                 return out;
+                 return as_tuples(diffs);
              })
+        .def_prop_ro("wants_parse", &ChatParser::wants_parse)
+        .def_prop_ro("parsed_bytes", &ChatParser::parsed_bytes)
         .def("message", [](const ChatParser& parser) {
             const common_chat_msg& msg = parser.message();
             std::vector<std::tuple<std::string, std::string, std::string>> calls;

@@ -1,10 +1,16 @@
 #include "chat.hpp"
 
+#include "chat_parser.hpp"
 #include "error.hpp"
 #include "grammar_limits.hpp"
+#include "json-schema-to-grammar.h"
+#include "log.hpp"
 #include "model.hpp"
+#include "schema.hpp"
+#include "tool_protocol.hpp"
 
-#include <random>
+#include <algorithm>
+#include <set>
 #include <utility>
 
 namespace llamaserve {
@@ -66,21 +72,70 @@ void check_messages(const common_json& messages) {
     }
 }
 
-std::string random_id() {
-    static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    thread_local std::mt19937_64 random{std::random_device{}()};
-    std::string out(32, ' ');
-    for (char& c : out) {
-        c = letters[std::uniform_int_distribution<size_t>(0, sizeof(letters) - 2)(random)];
+bool has_tool_turns(const std::vector<common_chat_msg>& messages) {
+    return std::any_of(messages.begin(), messages.end(), [](const common_chat_msg& message) {
+        return !message.tool_calls.empty() || message.role == "tool" || message.role == "function";
+    });
+}
+
+// The tools with their parameters in the form that a grammar enforces.
+std::vector<common_chat_tool> callable_tools(const ChatInputs& in, const common_chat_templates_inputs& inputs) {
+    const common_json given = common_json::parse(in.tools);
+    std::vector<common_chat_tool> out = inputs.tools;
+    std::set<std::string> names;
+    for (size_t i = 0; i < out.size(); ++i) {
+        const std::string where = "tools[" + std::to_string(i) + "].function";
+        const std::string& name = out[i].name;
+        if (name.empty() || std::any_of(name.begin(), name.end(), [](unsigned char c) {
+                return c < 0x21 || c == '"' || c == '\\' || c == '<' || c == '>' || c == 0x7F;
+            })) {
+            throw InvalidRequest(where + ".name: a name is made of letters, digits, '_' and '-'");
+        }
+        if (!names.insert(name).second) {
+            throw InvalidRequest(where + ".name: there is another tool named '" + name + "'");
+        }
+        // A call that is demanded, or one that is "strict", is valid by the whole schema.
+        const common_json& function = given.at(i).at("function");
+        bool strict = inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+        if (function.contains("strict") && function.at("strict").is_boolean()) {
+            strict = function.at("strict").get<bool>();
+        }
+        common_json parameters = common_json::parse(out[i].parameters);
+        if (parameters.is_null() || (parameters.is_object() && parameters.empty())) {
+            continue;
+        }
+        if (parameters.is_object() && !parameters.contains("type") && !parameters.contains("$ref")) {
+            parameters["type"] = "object";
+        }
+        try {
+            out[i].parameters = enforceable_schema(where + ".parameters", parameters,
+                                                   strict ? Unenforceable::refuse : Unenforceable::drop)
+                                    .dump();
+        } catch (const InvalidRequest& e) {
+            const bool may_relax = strict && !function.contains("strict");
+            throw InvalidRequest(
+                e.what() + std::string(may_relax ? "; with \"strict\": false in the function it is ignored" : ""));
+        }
     }
     return out;
 }
 
-} // namespace
-
-bool ChatPrompt::plain() const {
-    return parser.format == COMMON_CHAT_FORMAT_CONTENT_ONLY && parser.parser.empty();
+// Whether llama-common makes the same grammar of both schemas.
+bool same_grammar(const std::string& a, const std::string& b) {
+    if (a == b) {
+        return true;
+    }
+    if (a.find("\"pattern\"") != std::string::npos) {
+        return false; // it warns on the console of those it can't take
+    }
+    try {
+        return json_schema_to_grammar(common_json::parse(a)) == json_schema_to_grammar(common_json::parse(b));
+    } catch (const std::exception&) {
+        return false;
+    }
 }
+
+} // namespace
 
 ChatTemplates::ChatTemplates(const Model& model)
     : model_(model), enable_thinking_(model.params().enable_reasoning != 0 && model.supports_thinking()) {}
@@ -94,20 +149,13 @@ ChatPrompt ChatTemplates::apply(const ChatInputs& in) const {
         check_messages(messages);
         inputs.messages = common_chat_msgs_parse_oaicompat(messages);
         inputs.use_jinja = defaults.use_jinja;
-        if (!in.tools.empty()) {
-            if (!inputs.use_jinja) {
-                throw InvalidRequest("tools param requires --jinja flag");
-            }
-            check_schema("tools", in.tools);
-            inputs.tools = common_chat_tools_parse_oaicompat(parse_json("tools", in.tools));
+        inputs.force_pure_content = defaults.force_pure_content_parser;
+        read_tools(in, inputs);
+        std::vector<common_chat_tool> callable;
+        if (!inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE) {
+            callable = callable_tools(in, inputs);
         }
-        if (!inputs.use_jinja && in.tool_choice != "auto") {
-            throw InvalidRequest("tool_choice param requires --jinja flag");
-        }
-        inputs.tool_choice = common_chat_tool_choice_parse_oaicompat(in.tool_choice);
-        auto caps = common_chat_templates_get_caps(model_.templates());
-        inputs.parallel_tool_calls =
-            in.parallel_tool_calls >= 0 ? in.parallel_tool_calls > 0 : caps["supports_parallel_tool_calls"];
+        inputs.grammar = in.grammar;
         if (!in.json_schema.empty()) {
             if (!in.grammar.empty()) {
                 throw InvalidRequest("Cannot use both json_schema and grammar");
@@ -117,69 +165,32 @@ ChatPrompt ChatTemplates::apply(const ChatInputs& in) const {
             if (schema.is_object() && schema.empty()) {
                 schema["type"] = "object";
             }
-            inputs.json_schema = schema.dump();
-        }
-        inputs.grammar = in.grammar;
-        if (!inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE && !in.grammar.empty()) {
-            throw InvalidRequest("Cannot use custom grammar constraints with tools.");
-        }
-
-        inputs.add_generation_prompt = in.add_generation_prompt;
-        if (in.continue_final_message == "true") {
-            inputs.continue_final_message = common_chat_continuation_parse(common_json(true));
-        } else if (!in.continue_final_message.empty()) {
-            inputs.continue_final_message = common_chat_continuation_parse(common_json(in.continue_final_message));
-        }
-        const auto& list = inputs.messages;
-        const bool ends_with_assistant = !list.empty() && list.back().role == "assistant";
-        if (inputs.continue_final_message == COMMON_CHAT_CONTINUATION_NONE && defaults.prefill_assistant &&
-            ends_with_assistant) {
-            if (list.size() >= 2 && list[list.size() - 2].role == "assistant") {
-                throw InvalidRequest("Cannot have 2 or more assistant messages at the end of the list.");
-            }
-            inputs.continue_final_message = COMMON_CHAT_CONTINUATION_AUTO;
-            inputs.add_generation_prompt = false;
-        }
-        const bool continues = inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
-        if (continues && inputs.add_generation_prompt) {
-            throw InvalidRequest("Cannot set both add_generation_prompt and continue_final_message to true.");
-        }
-        if (continues && ends_with_assistant && !list.back().tool_calls.empty()) {
-            throw InvalidRequest("Cannot continue an assistant message that contains tool calls.");
-        }
-
-        inputs.reasoning_format = in.reasoning_format.empty() ? defaults.reasoning_format
-                                                              : common_reasoning_format_from_name(in.reasoning_format);
-        inputs.chat_template_kwargs = defaults.default_template_kwargs;
-        for (const auto& [name, value] : in.chat_template_kwargs) {
-            inputs.chat_template_kwargs[name] = value;
-        }
-        inputs.enable_thinking = enable_thinking_;
-        if (const auto it = inputs.chat_template_kwargs.find("enable_thinking");
-            it != inputs.chat_template_kwargs.end()) {
-            if (it->second == "true" || it->second == "false") {
-                inputs.enable_thinking = it->second == "true";
-            } else if (it->second.starts_with('"')) {
-                throw InvalidRequest("invalid type for \"enable_thinking\" (expected boolean, got string)");
+            schema = enforceable_schema("json_schema", schema, Unenforceable::refuse);
+            // An answer that must be a call has no content that could have a form.
+            if (callable.empty() || inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_REQUIRED) {
+                inputs.json_schema = schema.dump();
             }
         }
-        if (in.reasoning_effort == "none") {
-            inputs.enable_thinking = false;
-            inputs.chat_template_kwargs.erase("reasoning_effort");
-        } else if (!in.reasoning_effort.empty()) {
-            inputs.chat_template_kwargs["reasoning_effort"] = common_json::make(in.reasoning_effort).dump();
-        }
-        inputs.force_pure_content = defaults.force_pure_content_parser;
+        read_continuation(in, inputs);
+        read_reasoning(in, inputs);
 
-        out.params = common_chat_templates_apply(model_.templates(), inputs);
+        out.params = render(inputs, callable);
+        if (!inputs.json_schema.empty() && out.params.grammar.empty()) {
+            use_json_answer(out.params, inputs.json_schema, out.params.generation_prompt);
+        }
+        if (in.grammar.empty()) {
+            out.params.grammar = corrected_schema_grammar(out.params.grammar);
+        }
         out.parser = common_chat_parser_params(out.params);
         out.parser.reasoning_format = inputs.reasoning_format;
         out.parser.reasoning_in_content =
             in.stream && inputs.reasoning_format == COMMON_REASONING_FORMAT_DEEPSEEK_LEGACY;
-        out.parser.is_continuation = continues && !in.continue_final_message.empty();
+        out.parser.is_continuation =
+            inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE && !in.continue_final_message.empty();
         if (!out.params.parser.empty()) {
             out.parser.parser.load(out.params.parser);
         }
+        out.is_plain = !out.parser.is_continuation && is_plain_format(out.params, out.parser.parser);
     } catch (const InvalidRequest&) {
         throw;
     } catch (const std::exception& e) {
@@ -194,35 +205,152 @@ ChatPrompt ChatTemplates::apply(const ChatInputs& in) const {
     return out;
 }
 
-ChatParser::ChatParser(const ChatPrompt& prompt) : params_(prompt.parser), plain_(prompt.plain()) {
-    message_.role = "assistant";
-    if (!plain_ && params_.is_continuation && !params_.echo) {
-        // What was already there isn't part of the growth.
-        message_ = common_chat_parse("", true, params_);
+void ChatTemplates::read_tools(const ChatInputs& in, common_chat_templates_inputs& inputs) const {
+    if (!in.tools.empty()) {
+        if (!inputs.use_jinja) {
+            throw InvalidRequest("tools param requires --jinja flag");
+        }
+        check_schema("tools", in.tools);
+        inputs.tools = common_chat_tools_parse_oaicompat(parse_json("tools", in.tools));
+    }
+    if (!inputs.use_jinja && in.tool_choice != "auto") {
+        throw InvalidRequest("tool_choice param requires --jinja flag");
+    }
+    inputs.tool_choice = common_chat_tool_choice_parse_oaicompat(in.tool_choice);
+    if (inputs.tools.empty() && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED) {
+        throw InvalidRequest("tool_choice: a call is required, but there are no tools");
+    }
+    if (!inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE && !in.grammar.empty()) {
+        throw InvalidRequest("Cannot use custom grammar constraints with tools.");
+    }
+    if (in.parallel_tool_calls >= 0) {
+        inputs.parallel_tool_calls = in.parallel_tool_calls > 0;
+    } else {
+        inputs.parallel_tool_calls = common_chat_templates_get_caps(model_.templates())["supports_parallel_tool_calls"];
     }
 }
 
-std::vector<common_chat_msg_diff> ChatParser::feed(const std::string& text, bool final) {
-    std::vector<common_chat_msg_diff> out;
-    if (plain_) {
-        message_.content += text;
-        if (!text.empty()) {
-            out.emplace_back().content_delta = text;
-        }
-        return out;
+void ChatTemplates::read_continuation(const ChatInputs& in, common_chat_templates_inputs& inputs) const {
+    inputs.add_generation_prompt = in.add_generation_prompt;
+    if (in.continue_final_message == "true") {
+        inputs.continue_final_message = common_chat_continuation_parse(common_json(true));
+    } else if (!in.continue_final_message.empty()) {
+        inputs.continue_final_message = common_chat_continuation_parse(common_json(in.continue_final_message));
     }
-    text_ += text;
-    try {
-        common_chat_msg next = common_chat_parse(text_, !final, params_);
-        if (!next.empty()) {
-            next.set_tool_call_ids(call_ids_, random_id);
-            out = common_chat_msg_diff::compute_diffs(message_, next);
-            message_ = std::move(next);
+    const auto& list = inputs.messages;
+    const bool ends_with_assistant = !list.empty() && list.back().role == "assistant";
+    if (inputs.continue_final_message == COMMON_CHAT_CONTINUATION_NONE && model_.params().prefill_assistant &&
+        ends_with_assistant) {
+        if (list.size() >= 2 && list[list.size() - 2].role == "assistant") {
+            throw InvalidRequest("Cannot have 2 or more assistant messages at the end of the list.");
         }
-    } catch (const std::exception& e) {
-        throw InvalidRequest(e.what());
+        inputs.continue_final_message = COMMON_CHAT_CONTINUATION_AUTO;
+        inputs.add_generation_prompt = false;
     }
-    return out;
+    const bool continues = inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
+    if (continues && inputs.add_generation_prompt) {
+        throw InvalidRequest("Cannot set both add_generation_prompt and continue_final_message to true.");
+    }
+    if (continues && ends_with_assistant && !list.back().tool_calls.empty()) {
+        throw InvalidRequest("Cannot continue an assistant message that contains tool calls.");
+    }
+}
+
+void ChatTemplates::read_reasoning(const ChatInputs& in, common_chat_templates_inputs& inputs) const {
+    const common_params& defaults = model_.params();
+    inputs.reasoning_format = in.reasoning_format.empty() ? defaults.reasoning_format
+                                                          : common_reasoning_format_from_name(in.reasoning_format);
+    inputs.chat_template_kwargs = defaults.default_template_kwargs;
+    for (const auto& [name, value] : in.chat_template_kwargs) {
+        inputs.chat_template_kwargs[name] = value;
+    }
+    inputs.enable_thinking = enable_thinking_;
+    if (const auto it = inputs.chat_template_kwargs.find("enable_thinking"); it != inputs.chat_template_kwargs.end()) {
+        if (it->second == "true" || it->second == "false") {
+            inputs.enable_thinking = it->second == "true";
+        } else if (it->second.starts_with('"')) {
+            throw InvalidRequest("invalid type for \"enable_thinking\" (expected boolean, got string)");
+        }
+    }
+    if (in.reasoning_effort == "none") {
+        inputs.enable_thinking = false;
+        inputs.chat_template_kwargs.erase("reasoning_effort");
+    } else if (!in.reasoning_effort.empty()) {
+        inputs.chat_template_kwargs["reasoning_effort"] = common_json::make(in.reasoning_effort).dump();
+    }
+}
+
+// Asks the template itself, with a tool that no other text can name.
+const ChatTemplates::ToolSupport& ChatTemplates::tool_support() const {
+    std::call_once(probed_, [this] {
+        const std::string name = "probe_7f3c9d";
+        common_chat_templates_inputs inputs;
+        inputs.messages.emplace_back().role = "user";
+        inputs.messages.back().content = "Hello";
+        inputs.tools.push_back({name, "A tool", R"({"type": "object", "properties": {"text": {"type": "string"}}})"});
+        inputs.tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+        const auto caps = common_chat_templates_get_caps(model_.templates());
+        const auto can = [&](const char* what) { return caps.count(what) > 0 && caps.at(what); };
+        try {
+            const common_chat_params params = common_chat_templates_apply(model_.templates(), inputs);
+            tool_support_.describes = can("supports_tools") && params.prompt.find(name) != std::string::npos;
+            tool_support_.calls = params.grammar.find(name) != std::string::npos &&
+                                  (can("supports_tool_calls") || tool_support_.describes);
+        } catch (const std::exception& e) {
+            log_write(2, std::string("the chat template can't show tools: ") + e.what());
+        }
+    });
+    return tool_support_;
+}
+
+common_chat_params ChatTemplates::render(const common_chat_templates_inputs& inputs,
+                                         const std::vector<common_chat_tool>& callable) const {
+    const common_chat_templates* templates = model_.templates();
+    const bool concerns_tools = !callable.empty() || has_tool_turns(inputs.messages);
+    if (!concerns_tools || !inputs.use_jinja || inputs.force_pure_content) {
+        return common_chat_templates_apply(templates, inputs);
+    }
+    common_chat_templates_inputs written = inputs;
+    if (!tool_support().calls) {
+        write_tool_protocol(written);
+        written.tools.clear();
+        written.tool_choice = COMMON_CHAT_TOOL_CHOICE_AUTO;
+        common_chat_params params = common_chat_templates_apply(templates, written);
+        if (callable.empty()) {
+            return params;
+        }
+        std::string prefix = params.generation_prompt;
+        if (written.continue_final_message != COMMON_CHAT_CONTINUATION_NONE && !written.messages.empty()) {
+            common_chat_templates_inputs fresh = written;
+            fresh.messages.pop_back();
+            fresh.continue_final_message = COMMON_CHAT_CONTINUATION_NONE;
+            fresh.add_generation_prompt = true;
+            prefix = common_chat_templates_apply(templates, fresh).generation_prompt;
+        }
+        written.tools = callable;
+        written.tool_choice = inputs.tool_choice;
+        use_tool_protocol(params, written, prefix);
+        return params;
+    }
+    if (callable.empty()) {
+        return common_chat_templates_apply(templates, inputs);
+    }
+    if (!tool_support().describes) {
+        write_tool_descriptions(written);
+    }
+    written.tools = callable;
+    common_chat_params params = common_chat_templates_apply(templates, written);
+    for (size_t i = 0; i < callable.size(); ++i) {
+        if (!same_grammar(inputs.tools[i].parameters, callable[i].parameters)) {
+            // The model is to see the tools as they were given.
+            common_chat_templates_inputs shown = written;
+            shown.tools = inputs.tools;
+            shown.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE;
+            params.prompt = common_chat_templates_apply(templates, shown).prompt;
+            break;
+        }
+    }
+    return params;
 }
 
 } // namespace llamaserve

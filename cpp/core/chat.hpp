@@ -4,6 +4,7 @@
 #include "chat.h"
 
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,10 @@ struct ChatPrompt {
     int32_t reasoning_budget = -1;
     std::string reasoning_budget_message;
 
+    bool is_plain = false;
+
     // The answer is plain content: there is nothing to parse in it.
-    bool plain() const;
+    bool plain() const { return is_plain; }
 };
 
 class ChatTemplates {
@@ -48,27 +51,23 @@ public:
     ChatPrompt apply(const ChatInputs& inputs) const;
 
 private:
+    // What the template does with tools.
+    struct ToolSupport {
+        bool describes = false; // shows them to the model
+        bool calls = false;     // has a form for calls that can be demanded
+    };
+
+    const ToolSupport& tool_support() const;
+    void read_tools(const ChatInputs& in, common_chat_templates_inputs& inputs) const;
+    void read_continuation(const ChatInputs& in, common_chat_templates_inputs& inputs) const;
+    void read_reasoning(const ChatInputs& in, common_chat_templates_inputs& inputs) const;
+    common_chat_params render(const common_chat_templates_inputs& inputs,
+                              const std::vector<common_chat_tool>& callable) const;
+
     const Model& model_;
     bool enable_thinking_;
-};
-
-// Parses one answer as it grows.
-class ChatParser {
-public:
-    explicit ChatParser(const ChatPrompt& prompt);
-
-    // Adds text; returns what the message grew by. `final`: no more comes. Throws InvalidRequest if the whole answer
-    // can't be parsed.
-    std::vector<common_chat_msg_diff> feed(const std::string& text, bool final);
-
-    const common_chat_msg& message() const { return message_; }
-
-private:
-    common_chat_parser_params params_;
-    bool plain_;
-    std::string text_;
-    common_chat_msg message_;
-    std::vector<std::string> call_ids_;
+    mutable std::once_flag probed_;
+    mutable ToolSupport tool_support_;
 };
 
 } // namespace llamaserve

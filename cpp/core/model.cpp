@@ -83,6 +83,17 @@ void check_metadata(const std::string& path, const std::vector<std::string>& ove
     }
 }
 
+// Why a chat template can't be parsed: llama-common throws away the reason.
+std::string template_error(const std::string& given, const llama_model* model) {
+    const char* own = llama_model_chat_template(model, nullptr);
+    try {
+        const common_chat_template parsed(given.empty() && own != nullptr ? own : given, "", "");
+    } catch (const std::exception& e) {
+        return e.what();
+    }
+    return "";
+}
+
 std::string meta_or_empty(const llama_model* model, const char* key) {
     std::array<char, 256> buffer{};
     const int32_t n = llama_model_meta_val_str(model, key, buffer.data(), buffer.size());
@@ -127,7 +138,8 @@ Model::Model(const EngineParams& in) {
     try {
         templates_ = common_chat_templates_init(model_, params_.chat_template);
     } catch (const std::exception& e) {
-        throw LoadError(in.model + ": the chat template can't be parsed: " + e.what() +
+        const std::string reason = template_error(params_.chat_template, model_);
+        throw LoadError(in.model + ": the chat template can't be parsed: " + (reason.empty() ? e.what() : reason) +
                         ". Another one can be given with chat_template");
     }
     describe(in);

@@ -2,8 +2,8 @@
 
 #include "error.hpp"
 #include "grammar_limits.hpp"
-#include "json-schema-to-grammar.h"
 #include "model.hpp"
+#include "schema.hpp"
 #include "text.hpp"
 
 #include <algorithm>
@@ -108,7 +108,7 @@ void resolve_grammar(RequestParams& p, const Model& model) {
             if (schema.is_object() && schema.empty()) {
                 schema["type"] = "object";
             }
-            s.grammar = {COMMON_GRAMMAR_TYPE_OUTPUT_FORMAT, json_schema_to_grammar(schema)};
+            s.grammar = {COMMON_GRAMMAR_TYPE_OUTPUT_FORMAT, schema_grammar("json_schema", schema)};
         } catch (const InvalidRequest&) {
             throw;
         } catch (const std::exception& e) {

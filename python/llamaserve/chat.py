@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, TypeAlias
 
 import msgspec
@@ -12,6 +13,8 @@ from llamaserve.params import ChatConstraint, GrammarTrigger
 from llamaserve.results import ChatDelta, ChatMessage, ToolCall
 
 Messages: TypeAlias = list[dict[str, Any]]
+
+_RawDelta: TypeAlias = tuple[str, str, int, str, str, str]
 
 
 class ChatParams(msgspec.Struct, kw_only=True):
@@ -81,10 +84,28 @@ class ChatParser:
 
     def feed(self, text: str, *, final: bool = False) -> tuple[ChatDelta, ...]:
         """Adds `text`; returns what the message grew by. `final` says that no more comes."""
+        deltas = self._core.push(text)
+        if final or self._core.wants_parse:
+            deltas += self._parse(final)
+        return tuple(_delta(d) for d in deltas)
+
+    async def afeed(self, text: str, *, final: bool = False) -> tuple[ChatDelta, ...]:
+        """As `feed`, with what takes time in a worker thread."""
+        deltas = self._core.push(text)
+        if final or self._core.wants_parse:
+            deltas += await asyncio.to_thread(self._parse, final)
+        return tuple(_delta(d) for d in deltas)
+
+    def _parse(self, final: bool) -> list[_RawDelta]:
         try:
-            return tuple(_delta(d) for d in self._core.feed(text, final))
+            return self._core.parse(final)
         except ValueError as e:
             raise RequestError(str(e), "internal") from None
+
+    @property
+    def parsed_bytes(self) -> int:
+        """How much llama-common's parser has read so far: a measure of the work."""
+        return self._core.parsed_bytes
 
     @property
     def message(self) -> ChatMessage:
@@ -92,7 +113,7 @@ class ChatParser:
         return ChatMessage(content, reasoning, tuple(ToolCall(*c) for c in calls))
 
 
-def _delta(d: tuple[str, str, int, str, str, str]) -> ChatDelta:
+def _delta(d: _RawDelta) -> ChatDelta:
     content, reasoning, index, name, arguments, call_id = d
     call = ToolCall(name, arguments, call_id) if index >= 0 else None
     return ChatDelta(content, reasoning, index, call)

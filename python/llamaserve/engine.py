@@ -202,10 +202,7 @@ class Engine:
         async with self.astream(prompt.prompt, params, constraint=prompt.constraint) as stream:
             async for chunk in stream:
                 final = chunk.finish is not None
-                if prompt.plain:
-                    deltas = parser.feed(chunk.text, final=final)
-                else:
-                    deltas = await asyncio.to_thread(parser.feed, chunk.text, final=final)
+                deltas = await parser.afeed(chunk.text, final=final)
                 yield ChatChunk(deltas, chunk, parser.message if final else None)
 
     # -- tokens --

@@ -170,6 +170,9 @@ class FakeParser:
             )
         return deltas
 
+    async def afeed(self, text: str, *, final: bool = False) -> tuple[ChatDelta, ...]:
+        return self.feed(text, final=final)
+
 
 class ThinkingParser:
     """Takes the first word for thoughts."""

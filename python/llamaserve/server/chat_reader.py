@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 
 from llamaserve.chat import ChatPrompt
@@ -32,14 +30,14 @@ class ChatReader:
         if parser is None:
             return [(chunk, (ChatDelta(content=chunk.text),) if chunk.text else ()) for chunk in chunks]
         if len(chunks) > 1 and not any(c.probs or c.progress for c in chunks):
-            # Parsing starts over with every piece, so pieces that came together are parsed together.
+            # Pieces that came together are parsed together.
             chunks = [msgspec.structs.replace(chunks[-1], text="".join(c.text for c in chunks))]
         out: list[tuple[Chunk, tuple[ChatDelta, ...]]] = []
         for chunk in chunks:
             finished = chunk.finish is not None
             deltas: tuple[ChatDelta, ...] = ()
             if chunk.text or finished:
-                deltas = await asyncio.to_thread(parser.feed, chunk.text, final=finished)
+                deltas = await parser.afeed(chunk.text, final=finished)
             out.append((chunk, deltas))
         return out
 
@@ -47,5 +45,5 @@ class ChatReader:
         """The message of an answer that came in one piece."""
         if self._parser is None:
             return ChatMessage(text)
-        await asyncio.to_thread(self._parser.feed, text, final=True)
+        await self._parser.afeed(text, final=True)
         return self._parser.message

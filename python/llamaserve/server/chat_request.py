@@ -127,13 +127,37 @@ def _tools(request: ChatRequest) -> tuple[list[dict[str, Any]], str]:
         return tools, "auto"
     if isinstance(choice, str):
         return tools, choice
+    kind = choice.get("type", "function")
+    if kind == "allowed_tools":
+        # OpenAI has the list in an object of its own, or beside the type.
+        allowed = choice["allowed_tools"] if isinstance(choice.get("allowed_tools"), dict) else choice
+        mode, names = allowed.get("mode", "auto"), [_name_of(t) for t in _list(allowed.get("tools"))]
+        if mode not in ("auto", "required"):
+            raise ApiError(400, 'Field \'tool_choice.mode\': expected "auto" or "required"')
+        return _named(tools, names), mode
+    if kind != "function":
+        raise ApiError(400, f"Field 'tool_choice.type': expected \"function\" or \"allowed_tools\", got {kind!r}")
     # One function by name: the model must call one of the tools, and is shown that one only.
-    function = choice.get("function")
-    name = function.get("name") if isinstance(function, dict) else None
-    named = [t for t in tools if isinstance(t.get("function"), dict) and t["function"].get("name") == name]
-    if not named:
-        raise ApiError(400, f"Field 'tool_choice': there is no tool named {name!r}")
-    return named, "required"
+    return _named(tools, [_name_of(choice)]), "required"
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _name_of(tool: Any) -> Any:
+    """The name in a tool or a choice, in the form of chats (`function.name`) or of responses (`name`)."""
+    if not isinstance(tool, dict):
+        return None
+    function = tool.get("function")
+    return function.get("name") if isinstance(function, dict) else tool.get("name")
+
+
+def _named(tools: list[dict[str, Any]], names: list[Any]) -> list[dict[str, Any]]:
+    for name in names or [None]:
+        if not any(_name_of(t) == name for t in tools) or name is None:
+            raise ApiError(400, f"Field 'tool_choice': there is no tool named {name!r}")
+    return [t for t in tools if _name_of(t) in names]
 
 
 def _schema(request: ChatRequest) -> Any:
@@ -145,7 +169,9 @@ def _schema(request: ChatRequest) -> Any:
             schema = wanted.get("schema", {})
     elif kind == "json_schema":
         wrapper = wanted.get("json_schema")
-        schema = wrapper.get("schema", {}) if isinstance(wrapper, dict) else {}
+        if not isinstance(wrapper, dict):
+            raise ApiError(400, "Field 'response_format.json_schema': expected an object with a 'schema'")
+        schema = wrapper.get("schema", {})
     elif kind not in (None, "", "text"):
         raise ApiError(
             400, f'Field \'response_format.type\': expected "text", "json_object" or "json_schema", got {kind!r}'
