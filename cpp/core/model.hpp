@@ -17,6 +17,10 @@ struct ModelInfo {
     int32_t n_ctx_train = 0, n_embd = 0, n_vocab = 0, vocab_type = 0;
     int32_t n_ctx = 0, n_ctx_slot = 0, n_slots = 0, n_batch = 0, n_ubatch = 0;
     bool kv_unified = false;
+    bool embedding = false; // made for embeddings
+    int32_t n_embd_out = 0; // values in an embedding
+    std::string pooling;    // how token embeddings become one
+    int32_t embd_normalize = 2;
     std::string bos_token, eos_token;
     std::string chat_template, chat_template_tool_use;
     std::map<std::string, bool> chat_template_caps;
@@ -46,6 +50,16 @@ public:
     // Why this model can't complete text; empty if it can.
     const std::string& cannot_complete() const { return cannot_complete_; }
 
+    // Why no embeddings, or no rerank scores, can be had; empty if they can.
+    const std::string& cannot_embed() const { return cannot_embed_; }
+    const std::string& cannot_rerank() const { return cannot_rerank_; }
+
+    // An input to embed may be computed in several steps: what counts is at its end, and the beginning is in the cache.
+    bool can_split_embeddings() const { return can_split_embeddings_; }
+
+    // Inputs of one batch must have the same length, or the memory's layout would tear them apart before pooling.
+    bool wants_equal_inputs() const { return wants_equal_inputs_; }
+
     // Text to tokens. `special` adds what the model wants around a text (BOS, EOS); `parse_special` turns texts of
     // special tokens into them. Thread-safe.
     std::vector<llama_token> tokenize(const std::string& text, bool special, bool parse_special) const;
@@ -60,6 +74,7 @@ public:
 
 private:
     void describe(const EngineParams& params);
+    void describe_embeddings();
 
     common_params params_;
     common_init_result_ptr loaded_;
@@ -70,7 +85,8 @@ private:
     ModelInfo info_;
     int32_t n_swa_ = 0;
     bool can_cut_ = true;
-    std::string cannot_complete_;
+    std::string cannot_complete_, cannot_embed_, cannot_rerank_;
+    bool can_split_embeddings_ = false, wants_equal_inputs_ = false;
 };
 
 } // namespace llamaserve

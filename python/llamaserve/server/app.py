@@ -10,6 +10,7 @@ from litestar.types import ASGIApp, ControllerRouterHandler
 
 from llamaserve._version import __version__
 from llamaserve.server import (
+    embeddings,
     errors,
     health,
     metrics,
@@ -18,6 +19,7 @@ from llamaserve.server import (
     openai_chat,
     openai_completions,
     props,
+    rerank,
     slots,
     tokens,
     ui,
@@ -40,6 +42,9 @@ def create_app(state: ServerState) -> ASGIApp:
         openai_chat.complete_chat,
         openai_chat.apply_template,
         openai_chat.count_chat_tokens,
+        embeddings.embed,
+        embeddings.embed_openai,
+        rerank.rerank,
         tokens.tokenize,
         tokens.detokenize,
         props.get_props,

@@ -65,7 +65,7 @@ class Responder:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = asyncio.create_task(self._run(send))
-        gone = asyncio.create_task(_disconnected(receive))
+        gone = asyncio.create_task(disconnected(receive))
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
             if work.done():
@@ -84,7 +84,7 @@ class Responder:
                 await self._send_stream(send)
             else:
                 body = await self._answer.whole(await self._generation.collect())
-                await _send_body(send, 200, body)
+                await send_body(send, 200, body)
         except Exception as e:
             try:
                 await self._send_error(send, e)
@@ -131,16 +131,16 @@ class Responder:
             async with self._lock:
                 await send({"type": "http.response.body", "body": frame(body), "more_body": False})
         else:
-            await _send_body(send, info.code, body, errors.headers_of(info))
+            await send_body(send, info.code, body, errors.headers_of(info))
 
 
-async def _send_body(send: Send, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+async def send_body(send: Send, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
     more = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": status, "headers": [*JSON_HEADERS, length, *more]})
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def _disconnected(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
