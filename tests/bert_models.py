@@ -63,8 +63,8 @@ def write_minilm(path: Path) -> None:
     write_bert(path, config, vocabulary, tensors, pooling=gguf.PoolingType.MEAN)
 
 
-def write_reranker(path: Path) -> None:
-    """Random weights, three letters a token, and a head that gives one score."""
+def write_reranker(path: Path, template: str = "") -> None:
+    """Random weights, one or two letters a token, and a head that gives one score."""
     random = np.random.default_rng(7)
     letters = "abcdefghijklmnopqrstuvwxyz"
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + c for c in letters), *".,?!'-"]
@@ -99,7 +99,7 @@ def write_reranker(path: Path) -> None:
             tensors[f"{key}.bias"] = np.zeros(shapes[name][0] if name in shapes else n, np.float32)
     head = {"cls.weight": matrix(n, n), "cls.bias": matrix(n), "cls.output.weight": matrix(1, n)}
     head["cls.output.bias"] = matrix(1)
-    write_bert(path, config, words, tensors, pooling=gguf.PoolingType.RANK, head=head)
+    write_bert(path, config, words, tensors, pooling=gguf.PoolingType.RANK, head=head, template=template)
 
 
 def write_bert(
@@ -110,6 +110,7 @@ def write_bert(
     *,
     pooling: gguf.PoolingType,
     head: Tensors | None = None,
+    template: str = "",
 ) -> None:
     part = path.with_suffix(f".{os.getpid()}.part")
     w = gguf.GGUFWriter(part, "bert")
@@ -125,9 +126,11 @@ def write_bert(
     w.add_token_type_count(config["type_vocab_size"])
     w.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
     _add_vocabulary(w, vocabulary)
+    if template:
+        w.add_chat_template([{"name": "rerank", "template": template}])
     for name, published in TOP.items():
-        matrix = name in ("token_embd.weight",)
-        w.add_tensor(name, tensors[published].astype(np.float16 if matrix else np.float32))
+        kind = np.float16 if name == "token_embd.weight" else np.float32
+        w.add_tensor(name, tensors[published].astype(kind))
     for i in range(config["num_hidden_layers"]):
         for name, published in LAYER.items():
             key = f"encoder.layer.{i}.{published}"

@@ -51,6 +51,13 @@ def reranker() -> Path:
     return _made("tiny-reranker.gguf", bert_models.write_reranker)
 
 
+@functools.cache
+def templated_reranker() -> Path:
+    """The same with a template for the query and the document."""
+    template = "query: {query} [SEP] text: {document} [SEP]"
+    return _made("tiny-reranker-template.gguf", lambda path: bert_models.write_reranker(path, template))
+
+
 def _made(name: str, write: Callable[[Path], None]) -> Path:
     path = _cache() / name
     if not path.exists():
