@@ -200,6 +200,12 @@ void Model::describe_embeddings() {
                     : rank                               ? "rank"
                                                          : "none";
     can_split_embeddings_ = memory && ends_count;
+    // Attention runs over all tokens of a batch, whosever they are. A processor has no use for more of them than keep
+    // the matrix products busy; a GPU has.
+    constexpr int32_t cpu_batch = 128;
+    const bool gpu = llama_supports_gpu_offload() && params_.n_gpu_layers != 0 &&
+                     (params_.devices.empty() || params_.devices.front() != nullptr);
+    n_embedding_batch_ = gpu ? info_.n_ubatch : std::min(cpu_batch, info_.n_ubatch);
     wants_equal_inputs_ = memory && can_cut_ && !info_.kv_unified && info_.n_slots > 1 && !ends_count &&
                           pooling != LLAMA_POOLING_TYPE_NONE;
     if (!memory) {

@@ -57,6 +57,9 @@ public:
     // An input to embed may be computed in several steps: what counts is at its end, and the beginning is in the cache.
     bool can_split_embeddings() const { return can_split_embeddings_; }
 
+    // Tokens of embeddings that are best computed at once, where inputs are short.
+    int32_t n_embedding_batch() const { return n_embedding_batch_; }
+
     // Inputs of one batch must have the same length, or the memory's layout would tear them apart before pooling.
     bool wants_equal_inputs() const { return wants_equal_inputs_; }
 
@@ -87,6 +90,7 @@ private:
     bool can_cut_ = true;
     std::string cannot_complete_, cannot_embed_, cannot_rerank_;
     bool can_split_embeddings_ = false, wants_equal_inputs_ = false;
+    int32_t n_embedding_batch_ = 0;
 };
 
 } // namespace llamaserve

@@ -55,11 +55,11 @@ void Scheduler::add_inputs() {
         const int32_t pa = a->run->request().params.priority, pb = b->run->request().params.priority;
         return pa != pb ? pa > pb : a->run->id() < b->run->id();
     });
-    int32_t room = std::min(model_.info().n_ubatch, model_.info().n_batch);
+    const bool split = model_.can_split_embeddings();
+    int32_t room = split ? std::min(model_.info().n_ubatch, model_.info().n_batch) : model_.n_embedding_batch();
     if (generating) {
         room = std::min(room, budget_.tokens());
     }
-    const bool split = model_.can_split_embeddings();
     int32_t length = 0;
     for (Slot* slot : inputs) {
         const std::vector<llama_token>& target = slot->run->target();
