@@ -162,6 +162,28 @@ async def tiny_requests(server: Server, seed: int) -> tuple[Figures, Series]:
     return {"median": statistics.median(times)}, {}
 
 
+async def embeddings(server: Server, seed: int) -> tuple[Figures, Series]:
+    """32 clients with a document each, and one client with 32 documents in a request."""
+    documents = [text(seed + i, 48) for i in range(256)]
+    loop = asyncio.get_running_loop()
+    waiting = iter(documents)
+
+    async def client() -> None:
+        connection = Connection(server.port)
+        for document in waiting:
+            await connection.post("/v1/embeddings", {"input": document})
+        connection.close()
+
+    t0 = loop.time()
+    await asyncio.gather(*(client() for _ in range(32)))
+    t1 = loop.time()
+    connection = Connection(server.port)
+    for i in range(0, 256, 32):
+        await connection.post("/v1/embeddings", {"input": documents[i : i + 32]})
+    connection.close()
+    return {"32 clients": 256 / (t1 - t0), "32 in a request": 256 / (loop.time() - t1)}, {}
+
+
 SCENARIOS: dict[str, Scenario] = {
     "shared": Scenario(
         "16 requests at once share a 900-word prefix, 16 tokens each",
@@ -214,10 +236,20 @@ SCENARIOS: dict[str, Scenario] = {
         flags=("-c", "16384", "-np", "32"),
         model="tiny",
     ),
+    "embeddings": Scenario(
+        "256 documents of 48 words, 32 at a time, all-MiniLM-L6-v2",
+        embeddings,
+        {
+            "32 clients": Figure("documents/s", "at least 1.1", 1.1, higher_is_better=True),
+            "32 in a request": Figure("documents/s", "at least 1.1", 1.1, higher_is_better=True),
+        },
+        flags=("--embeddings", "-np", "8"),
+        model="minilm",
+    ),
 }
 
 
 def model_path(name: str) -> Path:
     from tests import models  # noqa: PLC0415
 
-    return models.smollm2() if name == "smollm2" else models.tiny(n_ctx=4096)
+    return {"smollm2": models.smollm2, "minilm": models.minilm}.get(name, lambda: models.tiny(n_ctx=4096))()

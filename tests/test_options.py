@@ -392,7 +392,7 @@ class TestEnvironment:
         assert complaint(LLAMA_ARG_ENDPOINT_PROPS="y") == "LLAMA_ARG_ENDPOINT_PROPS expects true or false, not 'y'"
         assert complaint(LLAMA_ARG_PORT="x").startswith("LLAMA_ARG_PORT expects a whole number from 0 to 65535")
         assert complaint(LLAMA_ARG_RPC="h:1") == "LLAMA_ARG_RPC is not supported yet (devices of other machines)"
-        assert complaint(LLAMA_ARG_EMBEDDINGS="1") == "LLAMA_ARG_EMBEDDINGS is not supported yet (embeddings)"
+        assert ask(LLAMA_ARG_EMBEDDINGS="1", LLAMA_ARG_POOLING="cls").engine == {"embedding": True, "pooling": "cls"}
         assert complaint(LLAMA_ARG_CACHE_REUSE="256").startswith("LLAMA_ARG_CACHE_REUSE=256 is not supported yet")
         assert complaint(LLAMA_ARG_DRAFT_MAX="8").startswith("LLAMA_ARG_DRAFT_MAX was removed; use --spec-draft-n-max")
 

@@ -8,6 +8,7 @@
 namespace nb = nanobind;
 
 void init_chat(nb::module_& m);
+void init_embedding(nb::module_& m);
 void init_engine(nb::module_& m);
 void init_events(nb::module_& m);
 void init_params(nb::module_& m);

@@ -29,6 +29,10 @@ nb::dict info_dict(const ModelInfo& i) {
     d["n_ubatch"] = i.n_ubatch;
     d["kv_unified"] = i.kv_unified;
     d["n_predict"] = i.n_predict;
+    d["embedding"] = i.embedding;
+    d["n_embd_out"] = i.n_embd_out;
+    d["pooling"] = i.pooling;
+    d["embd_normalize"] = i.embd_normalize;
     d["bos_token"] = i.bos_token;
     d["eos_token"] = i.eos_token;
     d["bos_added"] = i.bos_added;
@@ -101,6 +105,12 @@ void init_engine(nb::module_& m) {
              [](Engine& e, std::vector<PromptPart> prompt, const RequestParams& params, const SinkHandle& handle) {
                  nb::gil_scoped_release released;
                  return e.submit(std::move(prompt), params, handle.sink);
+             })
+        .def("embed",
+             [](Engine& e, RequestKind kind, std::vector<std::vector<PromptPart>> inputs, const EmbeddingParams& embedding,
+                const RequestParams& params, const SinkHandle& handle) {
+                 nb::gil_scoped_release released;
+                 return e.embed(kind, std::move(inputs), embedding, params, handle.sink);
              })
         .def("cancel", &Engine::cancel, nb::call_guard<nb::gil_scoped_release>())
         .def(

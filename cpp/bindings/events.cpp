@@ -56,6 +56,7 @@ void init_events(nb::module_& m) {
         .value("progress", EventKind::progress)
         .value("token", EventKind::token)
         .value("finished", EventKind::finished)
+        .value("embedded", EventKind::embedded)
         .value("error", EventKind::error);
 
     nb::class_<Finish>(m, "Finish")
@@ -102,6 +103,9 @@ void init_events(nb::module_& m) {
                            : nb::none();
             },
             nb::sig("def timings(self) -> tuple[int, int, float, int, float] | None"))
+        .def_prop_ro("embedding",
+                     [](const Event& e) { return nb::bytes(e.embedding.data(), e.embedding.size() * sizeof(float)); })
+        .def_ro("n_rows", &Event::n_rows)
         .def_prop_ro("finish", [](const Event& e) { return e.finish; })
         .def_prop_ro(
             "error",

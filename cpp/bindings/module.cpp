@@ -12,5 +12,6 @@ NB_MODULE(_core, m) {
     init_prefix_tree(m);
     init_events(m);
     init_chat(m);
+    init_embedding(m);
     init_engine(m);
 }

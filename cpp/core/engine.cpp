@@ -1,5 +1,6 @@
 #include "engine.hpp"
 
+#include "embedding.hpp"
 #include "error.hpp"
 #include "log.hpp"
 
@@ -27,7 +28,7 @@ Engine::Engine(const EngineParams& params) : params_(params) {
         model_->context(),
         [](void* closing) { return static_cast<std::atomic<bool>*>(closing)->load(std::memory_order_relaxed); },
         &closing_);
-    if (model_->cannot_complete().empty()) {
+    if (model_->cannot_complete().empty() || model_->cannot_embed().empty() || model_->cannot_rerank().empty()) {
         scheduler_ = std::make_unique<Scheduler>(*model_, params_);
     }
     engine_thread_ = std::thread([this] { run(); });
@@ -56,11 +57,45 @@ uint64_t Engine::submit(std::vector<PromptPart> prompt, RequestParams params, st
     request->sink = std::move(sink);
     request->t_arrival_us = ggml_time_us();
     const uint64_t id = request->id;
-    if (!scheduler_) {
+    if (!model_->cannot_complete().empty()) {
         fail(*request, {"not_supported", model_->cannot_complete(), 0, 0});
         return id;
     }
-    const bool quick = prepares_quickly(*request);
+    std::vector<std::unique_ptr<Request>> requests;
+    requests.push_back(std::move(request));
+    take_in(std::move(requests));
+    return id;
+}
+
+uint64_t Engine::embed(RequestKind kind, std::vector<std::vector<PromptPart>> inputs, const EmbeddingParams& embedding,
+                       const RequestParams& params, std::shared_ptr<EventSink> sink) {
+    const std::string& cannot = kind == RequestKind::rerank ? model_->cannot_rerank() : model_->cannot_embed();
+    const uint64_t first = next_id_.fetch_add(inputs.size());
+    std::vector<std::unique_ptr<Request>> requests;
+    requests.reserve(inputs.size());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+        auto request = std::make_unique<Request>();
+        request->id = first + i;
+        request->kind = kind;
+        request->embedding = embedding;
+        request->prompt = std::move(inputs[i]);
+        request->params = params;
+        request->params.stream = false;
+        request->params.cache_prompt = false; // an input is computed whole, and nobody goes on from its end
+        request->sink = sink;
+        request->t_arrival_us = ggml_time_us();
+        if (!cannot.empty()) {
+            fail(*request, {"not_supported", cannot, 0, 0});
+        } else {
+            requests.push_back(std::move(request));
+        }
+    }
+    take_in(std::move(requests));
+    return first;
+}
+
+void Engine::take_in(std::vector<std::unique_ptr<Request>> requests) {
+    const bool quick = requests.size() == 1 && prepares_quickly(*requests.front());
     bool full = false;
     {
         std::lock_guard lock(mutex_);
@@ -69,21 +104,43 @@ uint64_t Engine::submit(std::vector<PromptPart> prompt, RequestParams params, st
         }
         full = static_cast<int64_t>(preparing_.size()) + n_submitted_ + scheduler_->n_waiting() >= queue_limit_;
         if (!full) {
-            preparing_.insert(id);
-            if (!quick) {
-                intake_.push_back(std::move(request));
+            for (auto& request : requests) {
+                preparing_.insert(request->id);
+                if (!quick) {
+                    intake_.push_back(std::move(request));
+                }
             }
         }
     }
-    if (full) {
+    if (!full && quick) {
+        make_ready(std::move(requests.front()));
+        return;
+    }
+    if (!full) {
+        requests.size() > 1 ? intake_arrived_.notify_all() : intake_arrived_.notify_one();
+        return;
+    }
+    for (const auto& request : requests) {
         fail(*request, {"unavailable",
                         "too many requests are waiting (" + std::to_string(queue_limit_) + "); try again later", 0, 0});
-    } else if (quick) {
-        take_in(std::move(request));
-    } else {
-        intake_arrived_.notify_one();
     }
-    return id;
+}
+
+// Readies a request for the scheduler. Returns why it can't be served, if so; throws InvalidRequest.
+std::optional<Failure> Engine::check(Request& request) const {
+    if (request.kind != RequestKind::completion) {
+        return prepare_embedding(request, *model_);
+    }
+    prepare(request, *model_);
+    const int32_t n_ctx = model_->n_ctx_slot();
+    if (request.n_tokens() >= n_ctx) {
+        return Failure{"context_size",
+                       "the prompt has " + std::to_string(request.n_tokens()) +
+                           " tokens, which exceeds the available context size of " + std::to_string(n_ctx) +
+                           " tokens; shorten it or start with a larger ctx_size",
+                       request.n_tokens(), n_ctx};
+    }
+    return std::nullopt;
 }
 
 void Engine::cancel(uint64_t request) {
@@ -116,22 +173,14 @@ void Engine::prepare_requests() {
                 continue;
             }
         }
-        take_in(std::move(request));
+        make_ready(std::move(request));
     }
 }
 
-void Engine::take_in(std::unique_ptr<Request> request) {
+void Engine::make_ready(std::unique_ptr<Request> request) {
     std::optional<Failure> failure;
     try {
-        prepare(*request, *model_);
-        const int32_t n_ctx = model_->n_ctx_slot();
-        if (request->n_tokens() >= n_ctx) {
-            failure = Failure{"context_size",
-                              "the prompt has " + std::to_string(request->n_tokens()) +
-                                  " tokens, which exceeds the available context size of " + std::to_string(n_ctx) +
-                                  " tokens; shorten it or start with a larger ctx_size",
-                              request->n_tokens(), n_ctx};
-        }
+        failure = check(*request);
     } catch (const std::bad_alloc&) {
         failure = Failure{"internal", "not enough memory to take the request in", 0, 0};
     } catch (const std::exception& e) {

@@ -38,6 +38,11 @@ public:
     // there. Throws EngineClosed.
     uint64_t submit(std::vector<PromptPart> prompt, RequestParams params, std::shared_ptr<EventSink> sink);
 
+    // Takes in inputs to embed, or, if `kind` says so, documents to score against the query in `embedding`. Returns the
+    // id of the first one; the others follow it. A queue that is full refuses all of them. Throws EngineClosed.
+    uint64_t embed(RequestKind kind, std::vector<std::vector<PromptPart>> inputs, const EmbeddingParams& embedding,
+                   const RequestParams& params, std::shared_ptr<EventSink> sink);
+
     // Ends the request within a step. No events of it are sent from then on.
     void cancel(uint64_t request);
 
@@ -53,7 +58,9 @@ private:
 
     void run();
     void prepare_requests();
-    void take_in(std::unique_ptr<Request> request);
+    void take_in(std::vector<std::unique_ptr<Request>> requests);
+    void make_ready(std::unique_ptr<Request> request);
+    std::optional<Failure> check(Request& request) const;
     void fail(const Request& request, Failure failure);
     void post(Command command);
     template <typename T>

@@ -161,6 +161,29 @@ void set_context(const EngineParams& in, common_params& out) {
     out.yarn_beta_fast = in.yarn_beta_fast;
 }
 
+// After set_context: an input is pooled in one piece, so a step is no longer than what is computed at once, and every
+// token of it is an output.
+void set_embeddings(const EngineParams& in, common_params& out) {
+    out.embedding = in.embedding || in.reranking;
+    in_range("embd_normalize", in.embd_normalize, -1, INT32_MAX);
+    out.embd_normalize = in.embd_normalize;
+    if (!in.pooling.empty()) {
+        out.pooling_type = choice<enum llama_pooling_type>("pooling", in.pooling,
+                                                      {{"none", LLAMA_POOLING_TYPE_NONE},
+                                                       {"mean", LLAMA_POOLING_TYPE_MEAN},
+                                                       {"cls", LLAMA_POOLING_TYPE_CLS},
+                                                       {"last", LLAMA_POOLING_TYPE_LAST},
+                                                       {"rank", LLAMA_POOLING_TYPE_RANK}});
+    }
+    if (in.reranking) {
+        out.pooling_type = LLAMA_POOLING_TYPE_RANK;
+    }
+    if (out.embedding) {
+        out.n_batch = std::max(std::min(out.n_batch, out.n_ubatch), out.n_parallel);
+        out.n_outputs_max = out.n_batch;
+    }
+}
+
 void set_hardware(const EngineParams& in, common_params& out) {
     in_range("threads", in.threads, -1, GGML_MAX_N_THREADS);
     in_range("threads_batch", in.threads_batch, -1, GGML_MAX_N_THREADS);
@@ -283,6 +306,7 @@ common_params to_common(const EngineParams& in) {
     common_params out;
     out.model.path = in.model;
     set_context(in, out);
+    set_embeddings(in, out);
     set_hardware(in, out);
     set_tensors(in, out);
     set_chat(in, out);

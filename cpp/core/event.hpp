@@ -19,6 +19,7 @@ enum class EventKind {
     progress, // a chunk of the prompt was computed
     token,    // text and tokens
     finished, // the last event of a request that ran
+    embedded, // the only event of an embedding or a rerank score
     error,    // the last event of a request that failed
 };
 
@@ -81,6 +82,8 @@ struct Event {
     std::optional<Timings> timings;
     std::optional<Finish> finish;
     std::optional<Failure> failure;
+    std::vector<float> embedding; // row after row; a rerank score is its first value
+    int32_t n_rows = 0;           // one, or without pooling one for each token
 };
 
 // Queue from the engine to one reader: a thread that waits, or an event loop that watches a socket.

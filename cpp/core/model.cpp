@@ -197,6 +197,7 @@ void Model::describe(const EngineParams& in) {
 
     can_cut_ = !llama_model_is_recurrent(model_) && !llama_model_is_hybrid(model_);
 
+    describe_embeddings();
     if (llama_model_has_encoder(model_)) {
         cannot_complete_ = "models with an encoder are not supported yet";
     } else if (llama_get_memory(context_) == nullptr || !llama_model_has_decoder(model_)) {
@@ -208,6 +209,49 @@ void Model::describe(const EngineParams& in) {
     } else if (meta_or_empty(model_, "general.type") == "adapter") {
         cannot_complete_ = "this file is an adapter, not a model";
     }
+}
+
+void Model::describe_embeddings() {
+    info_.embedding = params_.embedding;
+    info_.embd_normalize = params_.embd_normalize;
+    info_.n_embd_out = llama_model_n_embd_out(model_);
+    const enum llama_pooling_type pooling = llama_pooling_type(context_);
+    const bool rank = pooling == LLAMA_POOLING_TYPE_RANK;
+    const bool memory = llama_get_memory(context_) != nullptr;
+    const bool ends_count = pooling == LLAMA_POOLING_TYPE_LAST || (rank && llama_get_causal_attn(context_));
+    info_.pooling = pooling == LLAMA_POOLING_TYPE_MEAN   ? "mean"
+                    : pooling == LLAMA_POOLING_TYPE_CLS  ? "cls"
+                    : pooling == LLAMA_POOLING_TYPE_LAST ? "last"
+                    : rank                               ? "rank"
+                                                         : "none";
+    can_split_embeddings_ = memory && ends_count;
+    // Attention runs over all tokens of a batch, whosever they are. A processor has no use for more of them than keep
+    // the matrix products busy; a GPU has.
+    constexpr int32_t cpu_batch = 128;
+    const bool gpu = llama_supports_gpu_offload() && params_.n_gpu_layers != 0 &&
+                     (params_.devices.empty() || params_.devices.front() != nullptr);
+    n_embedding_batch_ = gpu ? info_.n_ubatch : std::min(cpu_batch, info_.n_ubatch);
+    wants_equal_inputs_ = memory && can_cut_ && !info_.kv_unified && info_.n_slots > 1 && !ends_count &&
+                          pooling != LLAMA_POOLING_TYPE_NONE;
+    if (!memory) {
+        // There is no cache that slots would have to share.
+        info_.n_ctx_slot = std::min(info_.n_ctx, info_.n_ctx_train);
+    }
+
+    if (info_.vocab_type == LLAMA_VOCAB_TYPE_NONE) {
+        cannot_embed_ = "this model has no vocabulary";
+    } else if (llama_model_has_encoder(model_) && llama_model_has_decoder(model_)) {
+        cannot_embed_ = "models with an encoder and a decoder are not supported yet";
+    } else if (!params_.embedding) {
+        cannot_embed_ = "This server does not support embeddings. Start it with `--embeddings`";
+    } else if (rank) {
+        cannot_rerank_ = "";
+        cannot_embed_ = "This server ranks documents (pooling \"rank\"); it does not support embeddings";
+        return;
+    }
+    cannot_rerank_ = params_.embedding && !cannot_embed_.empty()
+                         ? cannot_embed_
+                         : "This server does not support reranking. Start it with `--reranking`";
 }
 
 std::vector<llama_token> Model::tokenize(const std::string& text, bool special, bool parse_special) const {

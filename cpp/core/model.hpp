@@ -18,6 +18,10 @@ struct ModelInfo {
     int32_t n_ctx = 0, n_ctx_slot = 0, n_slots = 0, n_batch = 0, n_ubatch = 0;
     bool kv_unified = false;
     int32_t n_predict = -1; // limit for requests that set none
+    bool embedding = false; // made for embeddings
+    int32_t n_embd_out = 0; // values in an embedding
+    std::string pooling;    // how token embeddings become one
+    int32_t embd_normalize = 2;
     std::string bos_token, eos_token;
     llama_token bos_added = LLAMA_TOKEN_NULL; // what prompts start with; none for many models
     // For fill-in-the-middle; LLAMA_TOKEN_NULL where the model has no such token.
@@ -51,6 +55,19 @@ public:
     // Why this model can't complete text; empty if it can.
     const std::string& cannot_complete() const { return cannot_complete_; }
 
+    // Why no embeddings, or no rerank scores, can be had; empty if they can.
+    const std::string& cannot_embed() const { return cannot_embed_; }
+    const std::string& cannot_rerank() const { return cannot_rerank_; }
+
+    // An input to embed may be computed in several steps: what counts is at its end, and the beginning is in the cache.
+    bool can_split_embeddings() const { return can_split_embeddings_; }
+
+    // Tokens of embeddings that are best computed at once, where inputs are short.
+    int32_t n_embedding_batch() const { return n_embedding_batch_; }
+
+    // Inputs of one batch must have the same length, or the memory's layout would tear them apart before pooling.
+    bool wants_equal_inputs() const { return wants_equal_inputs_; }
+
     // Text to tokens. `special` adds what the model wants around a text (BOS, EOS); `parse_special` turns texts of
     // special tokens into them. Thread-safe.
     std::vector<llama_token> tokenize(const std::string& text, bool special, bool parse_special) const;
@@ -68,6 +85,7 @@ public:
 
 private:
     void describe(const EngineParams& params);
+    void describe_embeddings();
 
     common_params params_;
     common_init_result_ptr loaded_;
@@ -78,7 +96,9 @@ private:
     ModelInfo info_;
     int32_t n_swa_ = 0;
     bool can_cut_ = true;
-    std::string cannot_complete_;
+    std::string cannot_complete_, cannot_embed_, cannot_rerank_;
+    bool can_split_embeddings_ = false, wants_equal_inputs_ = false;
+    int32_t n_embedding_batch_ = 0;
 };
 
 } // namespace llamaserve

@@ -164,6 +164,17 @@ void resolve_reasoning(RequestParams& p, const Model& model) {
     }
 }
 
+} // namespace
+
+void RequestParams::set_samplers(const std::vector<std::string>& names) {
+    // Names that nobody knows are skipped by llama-common, as llama-server does.
+    sampling.samplers = common_sampler_types_from_names(names);
+}
+
+void RequestParams::set_samplers(const std::string& chars) {
+    sampling.samplers = common_sampler_types_from_chars(chars);
+}
+
 void tokenize_prompt(Request& r, const Model& model) {
     bool first = true;
     for (const PromptPart& part : r.prompt) {
@@ -181,17 +192,6 @@ void tokenize_prompt(Request& r, const Model& model) {
         first = false;
     }
     r.prompt.clear();
-}
-
-} // namespace
-
-void RequestParams::set_samplers(const std::vector<std::string>& names) {
-    // Names that nobody knows are skipped by llama-common, as llama-server does.
-    sampling.samplers = common_sampler_types_from_names(names);
-}
-
-void RequestParams::set_samplers(const std::string& chars) {
-    sampling.samplers = common_sampler_types_from_chars(chars);
 }
 
 bool prepares_quickly(const Request& r) {

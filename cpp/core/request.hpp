@@ -52,9 +52,19 @@ struct RequestParams {
 // A prompt: texts and token ids, in order.
 using PromptPart = std::variant<std::string, llama_token>;
 
-// One completion on its way through the engine.
+enum class RequestKind { completion, embedding, rerank };
+
+struct EmbeddingParams {
+    int32_t normalize = 2; // -1 none, 0 the largest value becomes 32760, 1 taxicab, 2 euclidean, above that p-norm
+    int32_t n_dims = 0;    // keep this many values; 0: all
+    std::string query;     // what a document is ranked against
+};
+
+// One completion, or one input to embed or rank, on its way through the engine.
 struct Request {
     uint64_t id = 0;
+    RequestKind kind = RequestKind::completion;
+    EmbeddingParams embedding;
     std::vector<PromptPart> prompt;
     RequestParams params;
     std::shared_ptr<EventSink> sink;
@@ -70,6 +80,9 @@ struct Request {
 // Tokenizes the prompt, resolves the parameters and builds the sampler. Thread-safe: reads the model, touches no
 // context. Throws InvalidRequest saying which part can't be used.
 void prepare(Request& request, const Model& model);
+
+// The part of it that turns the prompt into tokens.
+void tokenize_prompt(Request& request, const Model& model);
 
 // prepare() will take less time than waking another thread for it: the prompt is short, and nothing has to be parsed.
 bool prepares_quickly(const Request& request);

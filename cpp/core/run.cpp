@@ -270,6 +270,13 @@ Event Run::finish_event(int32_t id_slot, int32_t n_cells) {
     return e;
 }
 
+Event Run::embedding_event(std::vector<float> values, int32_t n_rows) const {
+    Event e = event(EventKind::embedded);
+    e.embedding = std::move(values);
+    e.n_rows = n_rows;
+    return e;
+}
+
 Event Run::failure_event(Failure failure) const {
     Event e = event(EventKind::error);
     e.failure = std::move(failure);

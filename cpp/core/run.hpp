@@ -65,6 +65,7 @@ public:
     bool has_output() const { return has_output_; }
     Event token_event();
     Event finish_event(int32_t id_slot, int32_t n_cells);
+    Event embedding_event(std::vector<float> values, int32_t n_rows) const;
     Event failure_event(Failure failure) const;
 
     Timings timings() const;

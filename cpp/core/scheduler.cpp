@@ -32,6 +32,8 @@ const char* slot_state_name(SlotState state) {
         return "waiting_prefix";
     case SlotState::processing_prompt:
         return "processing_prompt";
+    case SlotState::embedding:
+        return "embedding";
     case SlotState::generating:
         return "generating";
     default:
@@ -45,6 +47,10 @@ Scheduler::Scheduler(const Model& model, const EngineParams& params)
     slots_.reserve(static_cast<size_t>(model.info().n_slots));
     for (int32_t i = 0; i < model.info().n_slots; ++i) {
         slots_.emplace_back(i);
+    }
+    // Completions want logits alone; only batches of embeddings switch this on.
+    if (llama_get_memory(ctx_) != nullptr) {
+        llama_set_embeddings(ctx_, false);
     }
 }
 
@@ -91,6 +97,7 @@ bool Scheduler::step(Outbox& outbox) {
     }
     admit(outbox);
     begin_waiting(outbox);
+    embed(outbox);
     batch_.clear();
     add_decode_tokens();
     add_prompt_tokens();
@@ -145,7 +152,11 @@ void Scheduler::admit(Outbox& outbox) {
         slot->run = std::move(*it);
         ++n_busy_;
         it = waiting_.erase(it);
-        if (slot->run->n_target() == 0) {
+        if (slot->run->request().kind != RequestKind::completion) {
+            give_up_cells(*slot);
+            slot->run->begin_prompt(slot->id, 0);
+            slot->state = SlotState::embedding;
+        } else if (slot->run->n_target() == 0) {
             finish(*slot, outbox);
         } else {
             begin(*slot, outbox);

@@ -88,6 +88,13 @@ private:
     void preempt(Slot& slot);
     Slot* youngest(bool in_batch, bool in_prompt, const Slot* besides);
 
+    // Embeddings and rerank scores.
+    void embed(Outbox& outbox);
+    void add_inputs();
+    bool make_room_for_inputs(Outbox& outbox);
+    void after_embed(Outbox& outbox, int64_t step_us);
+    Event embedding_of(const Slot& slot, int32_t i_first) const;
+
     // What comes of it.
     void after_decode(Outbox& outbox, int64_t step_us);
     void count_step(int64_t step_us);

@@ -14,6 +14,7 @@ enum class SlotState {
     waiting_prefix,    // another slot is computing a prefix that this one's prompt starts with
     processing_prompt, // prompt tokens go into batches
     generating,        // a sampled token goes into every batch
+    embedding,         // its input goes into a batch of embeddings
 };
 
 const char* slot_state_name(SlotState state);

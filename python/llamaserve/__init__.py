@@ -2,6 +2,7 @@
 
 from llamaserve._version import __version__
 from llamaserve.chat import ChatParams, ChatParser, ChatPrompt
+from llamaserve.embeddings import Embedding, RankedDocument, Ranking
 from llamaserve.engine import Engine
 from llamaserve.errors import EngineClosedError, LlamaserveError, ModelLoadError, RequestError
 from llamaserve.params import ChatConstraint, CompletionParams, SamplingParams
@@ -34,6 +35,7 @@ __all__ = [
     "Chunk",
     "Completion",
     "CompletionParams",
+    "Embedding",
     "Engine",
     "EngineClosedError",
     "Finish",
@@ -42,6 +44,8 @@ __all__ = [
     "ModelInfo",
     "ModelLoadError",
     "Progress",
+    "RankedDocument",
+    "Ranking",
     "RequestError",
     "SamplingParams",
     "SlotInfo",

@@ -321,6 +321,30 @@ class EngineParams:
     def reverse_prompt(self, arg: Sequence[str], /) -> None: ...
 
     @property
+    def embedding(self) -> bool: ...
+
+    @embedding.setter
+    def embedding(self, arg: bool, /) -> None: ...
+
+    @property
+    def reranking(self) -> bool: ...
+
+    @reranking.setter
+    def reranking(self, arg: bool, /) -> None: ...
+
+    @property
+    def pooling(self) -> str: ...
+
+    @pooling.setter
+    def pooling(self, arg: str, /) -> None: ...
+
+    @property
+    def embd_normalize(self) -> int: ...
+
+    @embd_normalize.setter
+    def embd_normalize(self, arg: int, /) -> None: ...
+
+    @property
     def chat_template(self) -> str: ...
 
     @chat_template.setter
@@ -780,7 +804,9 @@ class EventKind(enum.Enum):
 
     finished = 3
 
-    error = 4
+    embedded = 4
+
+    error = 5
 
 class Finish:
     @property
@@ -843,6 +869,12 @@ class Event:
 
     @property
     def timings(self) -> tuple[int, int, float, int, float] | None: ...
+
+    @property
+    def embedding(self) -> bytes: ...
+
+    @property
+    def n_rows(self) -> int: ...
 
     @property
     def finish(self) -> Finish | None: ...
@@ -1007,6 +1039,36 @@ class ChatParser:
 
     def message(self) -> tuple[str, str, list[tuple[str, str, str]]]: ...
 
+class RequestKind(enum.Enum):
+    completion = 0
+
+    embedding = 1
+
+    rerank = 2
+
+class EmbeddingParams:
+    def __init__(self) -> None: ...
+
+    @property
+    def normalize(self) -> int: ...
+
+    @normalize.setter
+    def normalize(self, arg: int, /) -> None: ...
+
+    @property
+    def n_dims(self) -> int: ...
+
+    @n_dims.setter
+    def n_dims(self, arg: int, /) -> None: ...
+
+    @property
+    def query(self) -> str: ...
+
+    @query.setter
+    def query(self, arg: str, /) -> None: ...
+
+def floats_json(data: bytes, n_columns: int) -> bytes: ...
+
 class Engine:
     def __init__(self, arg: EngineParams, /) -> None: ...
 
@@ -1015,6 +1077,8 @@ class Engine:
     def new_params(self) -> RequestParams: ...
 
     def submit(self, arg0: Sequence[str | int], arg1: RequestParams, arg2: EventSink, /) -> int: ...
+
+    def embed(self, arg0: RequestKind, arg1: Sequence[Sequence[str | int]], arg2: EmbeddingParams, arg3: RequestParams, arg4: EventSink, /) -> int: ...
 
     def cancel(self, arg: int, /) -> None: ...
 

@@ -8,8 +8,9 @@ import socket
 import threading
 import weakref
 from collections import deque
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from typing_extensions import Self
@@ -227,6 +228,12 @@ class AsyncStream:
             core.cancel(self.id)
 
 
+class Receiver(Protocol):
+    """Takes the events of a request."""
+
+    def push(self, event: _core.Event) -> None: ...
+
+
 class AsyncPump:
     """Brings the events of one engine to one event loop: one wake-up a step, however many streams there are.
 
@@ -236,7 +243,7 @@ class AsyncPump:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._streams: weakref.WeakValueDictionary[int, AsyncStream] = weakref.WeakValueDictionary()
+        self._streams: weakref.WeakValueDictionary[int, Receiver] = weakref.WeakValueDictionary()
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
@@ -252,6 +259,11 @@ class AsyncPump:
         stream = AsyncStream(self, core, request_id)
         self._streams[request_id] = stream
         return stream
+
+    def attach(self, request_ids: Iterable[int], receiver: Receiver) -> None:
+        """Hands the events of these requests to `receiver`, for as long as someone else holds it."""
+        for request_id in request_ids:
+            self._streams[request_id] = receiver
 
     def forget(self, request_id: int) -> None:
         self._streams.pop(request_id, None)

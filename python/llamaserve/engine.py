@@ -16,9 +16,11 @@ import msgspec
 from typing_extensions import Self, Unpack
 
 from llamaserve import _core
+from llamaserve._embed import EmbeddingRequest, embedding_of, embedding_params, inputs_of, ranking_of
 from llamaserve._events import AsyncPump, AsyncStream, SyncStream, finish_of, info_of, metrics_of, slot_of
 from llamaserve._request import make_request_params
 from llamaserve.chat import ChatParams, ChatPrompt
+from llamaserve.embeddings import Embedding, Ranking
 from llamaserve.engine_options import EngineOptions, make_engine_params
 from llamaserve.errors import EngineClosedError, ModelLoadError, RequestError
 from llamaserve.params import ChatConstraint, CompletionParams, Prompt, merge
@@ -205,6 +207,63 @@ class Engine:
                 deltas = await parser.afeed(chunk.text, final=final)
                 yield ChatChunk(deltas, chunk, parser.message if final else None)
 
+    # -- embeddings --
+
+    def embed(
+        self,
+        inputs: Prompt | Sequence[Prompt],
+        *,
+        normalize: int | None = None,
+        dimensions: int | None = None,
+        priority: int = 0,
+        t_max_ms: int = 0,
+    ) -> list[Embedding]:
+        """The embeddings of one input or several, in their order. Needs an engine made with `embedding=True`.
+
+        An input is text, or a list of token ids (and texts). Several of them are computed in the same batches. With
+        the model's pooling each embedding is one row of `info.n_embd_out` values; with pooling "none" it has a row for
+        each token, which isn't normalized.
+
+        `normalize`: -1 none, 0 the largest value becomes 32760, 1 taxicab, 2 euclidean, above that p-norm; default:
+        the option `embd_normalize`. `dimensions` keeps that many values of each, normalized again: for models trained
+        to allow it (Matryoshka).
+
+        Raises `RequestError`: "context_size" for an input that is too long, "not_supported" if this engine makes no
+        embeddings, "invalid_request" for an input that is empty or can't be used.
+        """
+        return self._embeddings(self._embedding_request(inputs, normalize, dimensions, priority, t_max_ms).wait())
+
+    async def aembed(
+        self,
+        inputs: Prompt | Sequence[Prompt],
+        *,
+        normalize: int | None = None,
+        dimensions: int | None = None,
+        priority: int = 0,
+        t_max_ms: int = 0,
+    ) -> list[Embedding]:
+        """As `embed`, without blocking the event loop. Cancelling the task cancels the request."""
+        request = self._embedding_request(inputs, normalize, dimensions, priority, t_max_ms)
+        return self._embeddings(await request.run(self._pump()))
+
+    def rerank(
+        self, query: str, documents: Sequence[str], *, top_n: int | None = None, priority: int = 0, t_max_ms: int = 0
+    ) -> Ranking:
+        """Documents by their relevance to `query`, best first; at most `top_n`. Needs an engine made with
+        `reranking=True` and a model made for it.
+
+        Raises `RequestError`: "context_size" for a query and document that are too long together, "not_supported" if
+        this engine doesn't rank, "invalid_request" for texts that can't be used.
+        """
+        return ranking_of(self._rerank_request(query, documents, top_n, priority, t_max_ms).wait(), top_n)
+
+    async def arerank(
+        self, query: str, documents: Sequence[str], *, top_n: int | None = None, priority: int = 0, t_max_ms: int = 0
+    ) -> Ranking:
+        """As `rerank`, without blocking the event loop. Cancelling the task cancels the request."""
+        request = self._rerank_request(query, documents, top_n, priority, t_max_ms)
+        return ranking_of(await request.run(self._pump()), top_n)
+
     # -- tokens --
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
@@ -303,6 +362,35 @@ class Engine:
             raise RequestError("a prompt is text, or a list of texts and token ids", "invalid_request") from None
         except _core.EngineClosed:
             raise EngineClosedError("the engine is closed") from None
+
+    def _embedding_request(
+        self,
+        inputs: Prompt | Sequence[Prompt],
+        normalize: int | None,
+        dimensions: int | None,
+        priority: int,
+        t_max_ms: int,
+    ) -> EmbeddingRequest:
+        norm = self.info.embd_normalize if normalize is None else normalize
+        params = embedding_params(norm, dimensions, self.info.n_embd_out)
+        kind = _core.RequestKind.embedding
+        return EmbeddingRequest(self.core, kind, inputs_of(inputs), params, priority=priority, t_max_ms=t_max_ms)
+
+    def _embeddings(self, events: list[_core.Event]) -> list[Embedding]:
+        pooled = self.info.pooling != "none"
+        return [embedding_of(event, pooled=pooled) for event in events]
+
+    def _rerank_request(
+        self, query: str, documents: Sequence[str], top_n: int | None, priority: int, t_max_ms: int
+    ) -> EmbeddingRequest:
+        if isinstance(documents, str) or not all(isinstance(d, str) for d in (query, *documents)):
+            raise RequestError("a query is text, and documents are a list of texts", "invalid_request")
+        if top_n is not None and top_n < 0:
+            raise RequestError("Field 'top_n': must not be below 0", "invalid_request")
+        params = _core.EmbeddingParams()
+        params.query = query
+        kind = _core.RequestKind.rerank
+        return EmbeddingRequest(self.core, kind, documents, params, priority=priority, t_max_ms=t_max_ms)
 
     def _pump(self) -> AsyncPump:
         loop = asyncio.get_running_loop()

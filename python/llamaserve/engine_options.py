@@ -77,6 +77,10 @@ class EngineOptions(TypedDict, total=False):
     prefill_assistant: bool
     reasoning_preserve: bool
     reverse_prompt: list[str]
+    embedding: bool
+    reranking: bool
+    pooling: Literal["none", "mean", "cls", "last", "rank"]
+    embd_normalize: int
     cache_ram: int
     ctx_checkpoints: int
     step_target_ms: float

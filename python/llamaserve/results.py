@@ -220,6 +220,13 @@ class ModelInfo(msgspec.Struct, frozen=True):
     n_batch: int
     n_ubatch: int
     kv_unified: bool
+    embedding: bool
+    """Made with `embedding` or `reranking`."""
+    n_embd_out: int
+    """Values in an embedding."""
+    pooling: str
+    """How token embeddings become one: none, mean, cls, last or rank."""
+    embd_normalize: int
     bos_token: str
     eos_token: str
     chat_template: str

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+from llamaserve.embeddings import Embedding, RankedDocument, Ranking
 from llamaserve.errors import EngineClosedError, RequestError
 from llamaserve.params import ChatConstraint, CompletionParams, Prompt
 from llamaserve.results import (
@@ -42,6 +44,10 @@ INFO = ModelInfo(
     n_batch=64,
     n_ubatch=64,
     kv_unified=False,
+    embedding=True,
+    n_embd_out=4,
+    pooling="mean",
+    embd_normalize=2,
     bos_token="<s>",
     eos_token="</s>",
     chat_template="{{ messages }}",
@@ -90,6 +96,8 @@ class FakeEngine:
         self.info = INFO
         self.defaults: CompletionParams | None = None
         self.streams: list[FakeStream] = []
+        self.embedded: list[tuple[list[Prompt], int | None, int | None, int]] = []
+        self.cancelled = False
         self.submitted: list[tuple[Prompt, CompletionParams, ChatConstraint | None]] = []
         self.hang = False
         self.fail_after: int | None = None
@@ -117,6 +125,31 @@ class FakeEngine:
         stream = FakeStream(chunks, hang=self.hang, fail_after=self.fail_after)
         self.streams.append(stream)
         return stream
+
+    async def aembed(
+        self, inputs: Sequence[Prompt], *, normalize: int | None, dimensions: int | None, priority: int
+    ) -> list[Embedding]:
+        if self.refuse is not None:
+            raise self.refuse
+        self.embedded.append((list(inputs), normalize, dimensions, priority))
+        if self.hang:
+            await self._hang()
+        rows = 2 if self.info.pooling == "none" else 1
+        values = [0.5, -0.25, 1e-3, float(len(inputs))] * rows
+        return [Embedding(struct.pack(f"{len(values)}f", *values), 3, rows) for _ in inputs]
+
+    async def arerank(self, query: str, documents: Sequence[str], *, top_n: int | None, priority: int) -> Ranking:
+        """A document's score is its length."""
+        if self.refuse is not None:
+            raise self.refuse
+        order = sorted(range(len(documents)), key=lambda i: -len(documents[i]))
+        return Ranking(tuple(RankedDocument(i, len(documents[i]) / 2) for i in order[:top_n]), 5 * len(documents))
+
+    async def _hang(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled = True
 
     def apply_template(self, chat: Any) -> Any:
         text = "".join(f"<{m.get('role')}>{m.get('content')}" for m in chat.messages)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from .spec import Option
 from .table_chat import CHAT
+from .table_embedding import EMBEDDING
 from .table_engine import CONTEXT, MEMORY
 from .table_hardware import HARDWARE
-from .table_media import EMBEDDING, MEDIA
+from .table_media import MEDIA
 from .table_model import MODEL, ROPE
 from .table_sampling import SAMPLING
 from .table_server import ACCESS, COMMANDS, LOGGING, SERVER

@@ -1,10 +1,10 @@
-"""Media input and embeddings: llama-server's options, not supported yet."""
+"""Media input: llama-server's options, not supported yet."""
 
 from __future__ import annotations
 
 from .spec import Option
 from .table_unsupported import later
-from .values import Choice, Flag, Float, Int, Str, Switch, ValueType, path
+from .values import Flag, Float, Int, Str, Switch, ValueType, path
 
 
 def _media(
@@ -76,47 +76,5 @@ MEDIA = (
         scope="server",
         note="media input",
         help="Folder of media files that requests may name.",
-    ),
-)
-
-EMBEDDING = (
-    later(
-        "embedding",
-        "--embedding",
-        "--embeddings",
-        env="EMBEDDINGS",
-        type=Flag(),
-        section="server",
-        note="embeddings",
-        help="Serve embeddings only.",
-    ),
-    later(
-        "rerank",
-        "--rerank",
-        "--reranking",
-        env="RERANKING",
-        type=Flag(),
-        section="server",
-        note="reranking",
-        help="Serve reranking.",
-    ),
-    later(
-        "pooling",
-        "--pooling",
-        env="POOLING",
-        type=Choice(("none", "mean", "cls", "last", "rank"), "TYPE"),
-        section="server",
-        note="embeddings",
-        help="How token embeddings become one: none, mean, cls, last or rank.",
-        default_text="from the model",
-    ),
-    later(
-        "embd_normalize",
-        "--embd-normalize",
-        type=Int(),
-        section="server",
-        note="embeddings",
-        help="Norm of embeddings: -1 none, 0 largest is 32760, 1 taxicab, 2 euclidean, above that p-norm.",
-        default=2,
     ),
 )

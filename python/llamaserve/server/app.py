@@ -11,6 +11,7 @@ from litestar.types import ASGIApp, ControllerRouterHandler
 from llamaserve._version import __version__
 from llamaserve.server import (
     anthropic,
+    embeddings,
     errors,
     health,
     infill,
@@ -21,6 +22,7 @@ from llamaserve.server import (
     openai_completions,
     openai_responses,
     props,
+    rerank,
     slots,
     tokens,
     ui,
@@ -50,6 +52,9 @@ def create_app(state: ServerState) -> ASGIApp:
         openai_responses.count_response_tokens,
         anthropic.create_message,
         anthropic.count_message_tokens,
+        embeddings.embed,
+        embeddings.embed_openai,
+        rerank.rerank,
         tokens.tokenize,
         tokens.detokenize,
         props.get_props,

@@ -11,14 +11,14 @@ PromptField: TypeAlias = str | list[Any] | dict[str, Any]
 """As it comes in JSON. An object is `{"prompt_string": "..."}`."""
 
 
-def prompts_of(value: PromptField, n_vocab: int) -> list[Prompt]:
+def prompts_of(value: PromptField, n_vocab: int, field: str = "prompt") -> list[Prompt]:
     """The prompts in a `prompt` field. Raises `ApiError` (400) for anything else."""
     if isinstance(value, list) and not any(_is_token(item) for item in value):
-        prompts = [_one(item, n_vocab, f"prompt[{i}]") for i, item in enumerate(value)]
+        prompts = [_one(item, n_vocab, f"{field}[{i}]") for i, item in enumerate(value)]
     else:
-        prompts = [_one(value, n_vocab, "prompt")]
+        prompts = [_one(value, n_vocab, field)]
     if not prompts:
-        raise ApiError(400, "'prompt' must not be empty")
+        raise ApiError(400, f"'{field}' must not be empty")
     return prompts
 
 

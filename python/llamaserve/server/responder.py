@@ -94,7 +94,7 @@ class Responder:
 
         async def watch() -> None:
             nonlocal left
-            await _disconnected(receive)
+            await disconnected(receive)
             left = True
             task.cancel()
 
@@ -116,7 +116,7 @@ class Responder:
                 await self._send_stream(send)
             else:
                 body = await self._answer.whole(await self._generation.collect())
-                await _send_body(send, 200, body)
+                await send_body(send, 200, body)
         except Exception as e:
             try:
                 await self._send_error(send, e)
@@ -162,16 +162,16 @@ class Responder:
             async with self._lock:
                 await send({"type": "http.response.body", "body": self._failures.error_event(info), "more_body": False})
         else:
-            await _send_body(send, info.code, self._failures.error_body(info), errors.headers_of(info))
+            await send_body(send, info.code, self._failures.error_body(info), errors.headers_of(info))
 
 
-async def _send_body(send: Send, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+async def send_body(send: Send, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
     more = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": status, "headers": [*JSON_HEADERS, length, *more]})
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def _disconnected(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

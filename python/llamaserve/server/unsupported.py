@@ -8,8 +8,6 @@ from litestar.handlers import HTTPRouteHandler
 from llamaserve.server.errors import ApiError
 
 ROUTES: dict[str, tuple[str, ...]] = {
-    "embeddings": ("POST /embedding", "POST /embeddings", "POST /v1/embeddings"),
-    "reranking": ("POST /rerank", "POST /reranking", "POST /v1/rerank", "POST /v1/reranking"),
     "audio": ("POST /v1/audio/transcriptions", "POST /audio/transcriptions"),
     "LoRA adapters": ("GET /lora-adapters", "POST /lora-adapters"),
     "saving and restoring slots": ("POST /slots/{id_slot:str}",),
