@@ -63,6 +63,7 @@ void bind_request(nb::module_& m) {
         .FIELD("n_indent", n_indent)
         .FIELD("n_keep", n_keep)
         .FIELD("n_discard", n_discard)
+        .FIELD("n_cache_reuse", n_cache_reuse)
         .FIELD("t_max_predict_ms", t_max_predict_ms)
         .FIELD("stop", stop)
         .FIELD("cache_prompt", cache_prompt)
@@ -122,6 +123,7 @@ void bind_engine(nb::module_& m) {
         .def_rw("batch_size", &EngineParams::batch_size)
         .def_rw("ubatch_size", &EngineParams::ubatch_size)
         .def_rw("keep", &EngineParams::keep)
+        .def_rw("context_shift", &EngineParams::context_shift)
         .def_rw("swa_full", &EngineParams::swa_full)
         .def_rw("flash_attn", &EngineParams::flash_attn)
         .def_rw("rope_scaling", &EngineParams::rope_scaling)
@@ -176,6 +178,7 @@ void bind_engine(nb::module_& m) {
         .def_rw("prefill_assistant", &EngineParams::prefill_assistant)
         .def_rw("reasoning_preserve", &EngineParams::reasoning_preserve)
         .def_rw("cache_ram", &EngineParams::cache_ram)
+        .def_rw("cache_reuse", &EngineParams::cache_reuse)
         .def_rw("ctx_checkpoints", &EngineParams::ctx_checkpoints)
         .def_rw("step_target_ms", &EngineParams::step_target_ms)
         .def_rw("queue_size", &EngineParams::queue_size);

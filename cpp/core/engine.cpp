@@ -44,6 +44,7 @@ RequestParams Engine::new_params() const {
     RequestParams p;
     p.sampling = model_->params().sampling;
     p.n_keep = model_->params().n_keep;
+    p.n_cache_reuse = model_->params().n_cache_reuse;
     p.cache_prompt = model_->params().cache_prompt;
     return p;
 }

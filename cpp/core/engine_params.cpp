@@ -135,6 +135,7 @@ void set_context(const EngineParams& in, common_params& out) {
     out.n_outputs_max_per_seq = 1;
     out.n_predict = in.n_predict;
     out.n_keep = in.keep;
+    out.ctx_shift = in.context_shift;
     out.swa_full = in.swa_full;
     out.cache_type_k = cache_type("cache_type_k", in.cache_type_k);
     out.cache_type_v = cache_type("cache_type_v", in.cache_type_v);
@@ -279,6 +280,7 @@ common_params to_common(const EngineParams& in) {
     }
     in_range("queue_size", in.queue_size, 0, INT32_MAX);
     in_range("cache_ram", in.cache_ram, -1, INT32_MAX);
+    in_range("cache_reuse", in.cache_reuse, 0, INT32_MAX);
     in_range("ctx_checkpoints", in.ctx_checkpoints, 0, INT32_MAX);
     common_params out;
     out.model.path = in.model;
@@ -290,6 +292,7 @@ common_params to_common(const EngineParams& in) {
     out.special = in.special;
     out.warmup = in.warmup;
     out.cache_prompt = in.cache_prompt;
+    out.n_cache_reuse = in.cache_reuse;
     out.antiprompt = in.reverse_prompt;
     out.no_perf = true;
     out.sampling.no_perf = true;

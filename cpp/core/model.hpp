@@ -43,6 +43,12 @@ public:
     // A sequence can be cut at any token (apart from what a sliding window has dropped); recurrent states can't.
     bool can_cut() const { return can_cut_; }
 
+    // Cells can be moved to other positions.
+    bool can_shift() const { return can_shift_; }
+
+    // A request whose context is full drops its oldest tokens and goes on.
+    bool context_shift() const { return params_.ctx_shift; }
+
     // Why this model can't complete text; empty if it can.
     const std::string& cannot_complete() const { return cannot_complete_; }
 
@@ -70,6 +76,7 @@ private:
     ModelInfo info_;
     int32_t n_swa_ = 0;
     bool can_cut_ = true;
+    bool can_shift_ = false;
     std::string cannot_complete_;
 };
 

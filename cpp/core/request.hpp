@@ -22,6 +22,7 @@ struct RequestParams {
     int32_t n_indent = 0;
     int32_t n_keep = 0;
     int32_t n_discard = 0;
+    int32_t n_cache_reuse = 0;
     int64_t t_max_predict_ms = -1;
     std::vector<std::string> stop;
     bool cache_prompt = true;

@@ -22,6 +22,11 @@ void Run::preempt(const std::vector<llama_token>& cells) {
     }
 }
 
+void Run::shift(std::vector<llama_token> rest) {
+    truncated_ = true;
+    resumed_ = std::move(rest);
+}
+
 void Run::begin_prompt(int32_t id_slot, int32_t n_cached) {
     id_slot_ = id_slot;
     if (!begun_) {
@@ -87,7 +92,7 @@ void Run::accept(llama_token token, int32_t n_cells) {
 void Run::check_limits(bool new_text_has_line_break, int32_t n_cells) {
     const int32_t limit = n_predict();
     // The cell of the token just sampled is the next one.
-    if (n_cells + 1 >= model_->n_ctx_slot()) {
+    if (!model_->context_shift() && n_cells + 1 >= model_->n_ctx_slot()) {
         truncated_ = true;
         stop_ = has_next_ ? StopType::limit : stop_;
         has_next_ = false;
@@ -136,7 +141,7 @@ bool Run::indent_ended() {
 
 void Run::stop(StopType type, bool truncated) {
     stop_ = type;
-    truncated_ = truncated;
+    truncated_ = truncated_ || truncated;
     has_next_ = false;
 }
 

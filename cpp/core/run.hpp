@@ -7,7 +7,9 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace llamaserve {
@@ -41,6 +43,17 @@ public:
     // The request leaves its slot, where it had these cells, to go on later.
     void preempt(const std::vector<llama_token>& cells);
     bool was_preempted() const { return n_preempted_ > 0; }
+
+    // Tokens were dropped from its context. `rest`: what must be computed anew before it goes on; empty if nothing.
+    void shift(std::vector<llama_token> rest);
+
+    // The state of shifted cells, which can't be computed again, for a request that leaves its slot.
+    struct Shifted {
+        std::vector<uint8_t> state;
+        int32_t n_plain = 0; // see Slot
+    };
+    void keep(Shifted shifted) { shifted_ = std::move(shifted); }
+    std::optional<Shifted> take_shifted() { return std::exchange(shifted_, std::nullopt); }
 
     // The target's first `n_cached` tokens are in the cache. Computing starts now.
     void begin_prompt(int32_t id_slot, int32_t n_cached);
@@ -92,6 +105,7 @@ private:
 
     int32_t id_slot_ = -1; // where it runs, or last ran
     std::vector<llama_token> resumed_;
+    std::optional<Shifted> shifted_;
     int32_t n_preempted_ = 0;
     bool begun_ = false;
     int32_t n_generated_ = 0, n_cached_ = 0, n_processed_ = 0;

@@ -91,6 +91,7 @@ bool Scheduler::step(Outbox& outbox) {
     }
     admit(outbox);
     begin_waiting(outbox);
+    shift_contexts(outbox);
     batch_.clear();
     add_decode_tokens();
     add_prompt_tokens();
@@ -278,7 +279,10 @@ void Scheduler::fail(Slot& slot, Failure failure, Outbox& outbox) {
 // The run leaves; the cells stay for whoever can use them.
 std::unique_ptr<Run> Scheduler::release(Slot& slot) {
     if (slot.run->request().params.cache_prompt) {
-        cache_.hold(slot.id, slot.cells);
+        if (slot.run->request().params.n_cache_reuse == 0) {
+            drop_shifted(slot);
+        }
+        hold_plain(slot, slot.cells);
     } else {
         clear_cells(slot);
     }
@@ -296,6 +300,7 @@ void Scheduler::clear_cells(Slot& slot) {
     cache_.clear(slot.id);
     cache_.forget(slot.id);
     slot.cells.clear();
+    slot.n_plain = INT32_MAX;
 }
 
 std::vector<SlotSnapshot> Scheduler::slots() const {

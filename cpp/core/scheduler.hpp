@@ -77,6 +77,21 @@ private:
     void give_up_cells(Slot& slot);
     void begin_waiting(Outbox& outbox);
 
+    // Cells that move to other positions (context_shift.cpp).
+    struct Chunk {
+        int32_t from, n, to;
+    };
+    void shift_contexts(Outbox& outbox);
+    void shift_context(Slot& slot, int32_t n_keep, int32_t n_discard);
+    bool shares_after(const Slot& slot, int32_t n) const;
+    bool unshare(Slot& slot);
+    std::vector<Chunk> reusable(const Slot& slot, const Run& run, int32_t n_have, int32_t limit) const;
+    Slot* find_reusable(const Run& run);
+    bool reuse_chunks(Slot& slot, const Source& source, int32_t limit);
+    bool restore_shifted(Slot& slot);
+    void drop_shifted(Slot& slot);
+    void hold_plain(const Slot& slot, const std::vector<llama_token>& tokens);
+
     // The batch.
     void add_decode_tokens();
     void add_prompt_tokens();

@@ -208,7 +208,11 @@ void Scheduler::drop_from_batch(Slot& slot) {
 void Scheduler::preempt(Slot& slot) {
     ++metrics_.n_preempted_total;
     slot.run->preempt(slot.cells);
-    cache_.save(slot.id, slot.cells);
+    if (!slot.shifted()) {
+        cache_.save(slot.id, slot.cells);
+    } else if (slot.state == SlotState::generating) {
+        slot.run->keep({cache_.read(slot.id), slot.n_plain});
+    }
     std::unique_ptr<Run> run = release(slot);
     clear_cells(slot);
     enqueue(std::move(run));

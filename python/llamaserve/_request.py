@@ -45,6 +45,7 @@ _PLAIN = (
     "n_indent",
     "n_keep",
     "n_discard",
+    "n_cache_reuse",
     "t_max_predict_ms",
     "cache_prompt",
     "return_tokens",

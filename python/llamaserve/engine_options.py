@@ -23,6 +23,7 @@ class EngineOptions(TypedDict, total=False):
     batch_size: int
     ubatch_size: int
     keep: int
+    context_shift: bool
     swa_full: bool
     flash_attn: Literal["on", "off", "auto"]
     rope_scaling: Literal["none", "linear", "yarn"]
@@ -78,6 +79,7 @@ class EngineOptions(TypedDict, total=False):
     reasoning_preserve: bool
     reverse_prompt: list[str]
     cache_ram: int
+    cache_reuse: int
     ctx_checkpoints: int
     step_target_ms: float
     queue_size: int

@@ -76,7 +76,11 @@ class CompletionParams(SamplingParams, kw_only=True, omit_defaults=True):
     """Texts that end the generation; they are not part of the output."""
     n_indent: UInt | None = None
     n_keep: Limit | None = None
+    """Tokens at the start that a context shift keeps; -1 keeps the whole prompt."""
     n_discard: UInt | None = None
+    """Tokens that a context shift drops; 0 drops half of those that may go."""
+    n_cache_reuse: UInt | None = None
+    """Shortest chunk of the prompt to reuse at another position; 0 is off. See `--cache-reuse`."""
     t_max_predict_ms: int | None = None
     """Stop at the first line break after this many milliseconds of generating; 0 or less: no limit."""
     cache_prompt: bool | None = None
