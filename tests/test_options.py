@@ -456,12 +456,10 @@ class TestMistakes:
             ["--no-models-autoload"],
             ["--no-agent"],
             ["--no-ui-mcp-proxy"],
-            ["--spec-type", "none"],
         ],
     )
     def test_asking_for_what_is_off_anyway(self, argv: list[str]) -> None:
         assert ask(*argv) == Settings()
-        assert ask(*argv, LLAMA_ARG_SPEC_TYPE="none") == Settings()
 
     def test_exit_status(self) -> None:
         assert EXIT_USAGE == 2

@@ -64,6 +64,8 @@ void bind_request(nb::module_& m) {
         .FIELD("n_keep", n_keep)
         .FIELD("n_discard", n_discard)
         .FIELD("n_cache_reuse", n_cache_reuse)
+        .FIELD("speculative_n_max", speculative_n_max)
+        .FIELD("speculative_n_min", speculative_n_min)
         .FIELD("t_max_predict_ms", t_max_predict_ms)
         .FIELD("stop", stop)
         .FIELD("cache_prompt", cache_prompt)
@@ -113,8 +115,9 @@ void bind_request(nb::module_& m) {
 #undef FIELD
 
 void bind_engine(nb::module_& m) {
-    nb::class_<EngineParams>(m, "EngineParams")
-        .def(nb::init<>())
+    nb::class_<EngineParams> engine(m, "EngineParams");
+    bind_speculative(engine);
+    engine.def(nb::init<>())
         .def_rw("model", &EngineParams::model)
         .def_rw("threads", &EngineParams::threads)
         .def_rw("threads_batch", &EngineParams::threads_batch)
@@ -258,6 +261,7 @@ nb::dict params_dict(const RequestParams& p) {
     d["timings_per_token"] = p.timings_per_token;
     d["post_sampling_probs"] = p.post_sampling_probs;
     d["priority"] = p.priority;
+    d["speculative.types"] = p.speculative_types;
     return d;
 }
 

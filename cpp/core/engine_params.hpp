@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common.h"
+#include "speculative_params.hpp"
 
 #include <map>
 #include <optional>
@@ -10,7 +11,7 @@
 
 namespace llamaserve {
 
-struct EngineParams {
+struct EngineParams : SpeculativeParams {
     std::string model; // path of a GGUF file
 
     int32_t threads = -1;

@@ -95,6 +95,10 @@ Model::Model(const EngineParams& in) {
     check_file(in.model);
     check_metadata(in.model, in.override_kv);
     params_ = to_common(in);
+    if (params_.speculative.has_dft()) {
+        check_file(params_.speculative.draft.mparams.path);
+        check_metadata(params_.speculative.draft.mparams.path, {});
+    }
 
     // common_fit_params changes the process-wide logger for a while, so two loads must not overlap.
     static std::mutex loading;

@@ -8,6 +8,8 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,6 +65,11 @@ public:
     // Touches nothing but this object (and the context, if the sampler is constrained). An exception is kept in
     // error().
     void sample(llama_context* ctx, int32_t i_batch, const float* logits, int32_t n_cells) noexcept;
+
+    // Samples from the outputs at `i_batch` and after it, as long as what it samples is what was drafted, and it goes
+    // on. `synthetic`: chances to take a drafted token without sampling. Returns how many were sampled as drafted.
+    int32_t verify(llama_context* ctx, int32_t i_batch, std::span<const float* const> logits, int32_t n_cells,
+                   std::span<const llama_token> draft, std::span<const double> synthetic) noexcept;
     bool constrained() const { return request_->sampler->constrained(); }
     bool has_next() const { return has_next_; }
     const std::string& error() const { return error_; }
@@ -86,6 +93,7 @@ public:
 
 private:
     void accept(llama_token token, int32_t n_cells);
+    bool pretend(llama_token token, double chance, int32_t n_cells) noexcept;
     void check_limits(bool new_text_has_line_break, int32_t n_cells);
     bool indent_ended();
     TokenProbs probabilities(llama_token token, const float* logits) const;
@@ -109,6 +117,8 @@ private:
     int32_t n_preempted_ = 0;
     bool begun_ = false;
     int32_t n_generated_ = 0, n_cached_ = 0, n_processed_ = 0;
+    int32_t n_drafted_ = 0, n_draft_accepted_ = 0;
+    std::optional<std::mt19937> synthetic_;
     int64_t t_start_us_ = 0, t_first_us_ = 0, t_last_us_ = 0;
 
     std::string pending_text_; // may be sent, not in an event yet

@@ -7,6 +7,7 @@
 #include "request.hpp"
 #include "run.hpp"
 #include "slot.hpp"
+#include "speculation.hpp"
 #include "step_budget.hpp"
 
 #include <atomic>
@@ -22,6 +23,8 @@ struct Metrics {
     int64_t tokens_predicted_total = 0, predicted_us_total = 0;
     int64_t n_decode_total = 0, n_tokens_max = 0, n_busy_slots_total = 0;
     int64_t n_preempted_total = 0;
+    int64_t n_drafts = 0, n_draft_tokens = 0, n_draft_accepted = 0; // that were verified
+    std::vector<int64_t> n_draft_accepted_by_place;
     int64_t prompt_tokens_window = 0, prompt_us_window = 0, predicted_tokens_window = 0, predicted_us_window = 0;
     int32_t requests_processing = 0, requests_deferred = 0;
     int64_t kv_cells_used = 0, cache_ram_bytes = 0, cache_ram_entries = 0;
@@ -53,6 +56,7 @@ private:
         Slot* slot;
         bool prompt;
         bool output;
+        bool draft = false;
     };
 
     // Where a prompt's first tokens can be had.
@@ -100,8 +104,14 @@ private:
     int32_t decode_once();
     bool make_room(Outbox& outbox);
     void drop_from_batch(Slot& slot);
+    void find_outputs();
     void preempt(Slot& slot);
     Slot* youngest(bool in_batch, bool in_prompt, const Slot* besides);
+
+    // Drafted tokens (scheduler_draft.cpp).
+    void draft();
+    bool drop_drafts();
+    void settle_draft(Slot& slot, int32_t n, int32_t n_accepted);
 
     // What comes of it.
     void after_decode(Outbox& outbox, int64_t step_us);
@@ -117,6 +127,7 @@ private:
     llama_context* ctx_;
     PrefixCache cache_;
     std::vector<Slot> slots_;
+    std::unique_ptr<Speculation> speculation_; // null: off
     std::deque<std::unique_ptr<Run>> waiting_;
     std::atomic<int32_t> n_waiting_{0};
     int32_t n_busy_ = 0;

@@ -24,6 +24,7 @@ struct SlotSnapshot : RunSnapshot {
     int32_t id = 0, n_ctx = 0;
     SlotState state = SlotState::idle;
     int32_t n_prompt_tokens = 0;
+    bool speculative = false;
 };
 
 struct Slot {
@@ -37,6 +38,8 @@ struct Slot {
     // tokens that are gone, and nobody else may have them.
     int32_t n_plain = INT32_MAX;
     int32_t i_batch = -1; // the output in the batch that this slot samples from; -1 none
+    // What may be sampled after the token sampled last: in the batch, and in `cells`, after it until it is verified.
+    std::vector<llama_token> draft;
     int64_t t_last_used_us = 0;
 
     // While waiting_prefix: who computes the prefix, and how many tokens of it are wanted.

@@ -46,6 +46,8 @@ _PLAIN = (
     "n_keep",
     "n_discard",
     "n_cache_reuse",
+    "speculative_n_max",
+    "speculative_n_min",
     "t_max_predict_ms",
     "cache_prompt",
     "return_tokens",
