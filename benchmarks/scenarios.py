@@ -137,7 +137,10 @@ async def repeated_text(server: Server, seed: int) -> tuple[Figures, Series]:
     rates = []
     for i in range(3):
         lines = listing(seed + i)
-        body = {"prompt": f"def load():\n{lines}\n\ndef load_again():\n{lines}\n\ndef load_again():\n", "n_predict": 192}
+        body = {
+            "prompt": f"def load():\n{lines}\n\ndef load_again():\n{lines}\n\ndef load_again():\n",
+            "n_predict": 192,
+        }
         done = await Connection(server.port).post("/completion", {**body, **GREEDY})
         rates.append(done["timings"]["predicted_per_second"])
     return {"tokens/s": statistics.median(rates)}, {}

@@ -123,8 +123,9 @@ def test_context_limit(plain: Engine) -> None:
 def test_stop_texts(plain: Engine) -> None:
     text = plain.complete(words(6, 30), n_predict=60, **GREEDY).text
     with tiny(**SELF) as engine:
-        for i in range(5, 40, 7):
-            stop = text[i : i + 3]
+        stops = [text[i : i + 3] for i in range(5, 60) if text[i : i + 3].isascii()]
+        assert len(stops) >= 3
+        for stop in stops[::3]:
             params = {"n_predict": 60, "stop": [stop], **GREEDY}
             expected, done = plain.complete(words(6, 30), **params), engine.complete(words(6, 30), **params)
             assert (done.text, done.tokens) == (expected.text, expected.tokens)
@@ -157,7 +158,7 @@ def test_probabilities_and_streams(plain: Engine) -> None:
         assert [round(p.prob, 3) for p in probs] == [round(p.prob, 3) for p in expected.probs]
         assert "".join(c.text for c in chunks) == expected.text
         assert chunks[-1].timings
-        assert chunks[-1].timings.draft_n_accepted == 17
+        assert chunks[-1].timings.draft_n_accepted == 16
 
 
 def test_what_a_request_may_set() -> None:
@@ -185,10 +186,10 @@ def test_full_cache_and_shifts() -> None:
     }
     prompts = [words(50 + i, 200) for i in range(6)]
     with tiny(**shape) as engine:
-        expected = [engine.complete(p, n_predict=250, cache_prompt=False, **GREEDY).tokens for p in prompts]
+        expected = [engine.complete(p, n_predict=130, cache_prompt=False, **GREEDY).tokens for p in prompts]
     for drafter in ("the same model", "ngram-map-k4v"):
         with tiny(**shape, **DRAFTERS[drafter]) as engine:
-            done = asyncio.run(run_all(engine, prompts, n_predict=250, **GREEDY))
+            done = asyncio.run(run_all(engine, prompts, n_predict=130, **GREEDY))
             assert engine.metrics().n_preempted_total > 0
             assert engine.metrics().n_draft_accepted_total > 0
             assert [c.tokens for c in done] == expected
@@ -226,21 +227,12 @@ def test_any_traffic(plain: Engine, drafter: str, unified: bool) -> None:
 
 
 def test_sliding_window() -> None:
-    """Its cells can't be cut anywhere, but a draft's can be taken back."""
-    text = "one two three four. " * 6
-    with Engine(models.gemma3(), ctx_size=512, parallel=1) as engine:
-        expected = engine.complete(text, n_predict=24, temperature=0)
-    with Engine(
-        models.gemma3(),
-        ctx_size=512,
-        parallel=1,
-        spec_type=["ngram-simple"],
-        spec_ngram_simple_size_n=3,
-        spec_ngram_simple_size_m=6,
-    ) as engine:
-        done = engine.complete(text, n_predict=24, temperature=0)
+    """Its cells can't be cut anywhere, but those of a draft can be taken back."""
+    with Engine(models.gemma3(), ctx_size=256, parallel=1, spec_draft_model=models.gemma3()) as engine:
+        expected = engine.complete("One, two, three,", n_predict=13, speculative_n_max=0, **GREEDY)
+        done = engine.complete("One, two, three,", n_predict=13, cache_prompt=False, **GREEDY)
         assert done.text == expected.text
-        assert isinstance(done.timings.draft_n, int)
+        assert done.timings.draft_n_accepted == done.timings.draft_n == 9
 
 
 def test_pretended_acceptance() -> None:
