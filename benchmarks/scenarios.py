@@ -126,6 +126,26 @@ async def one_stream(server: Server, seed: int) -> tuple[Figures, Series]:
     return {"tokens/s": (len(answer.arrivals) - 1) / (answer.arrivals[-1] - answer.arrivals[0])}, {}
 
 
+def listing(seed: int) -> str:
+    """Lines of code, with other names for another seed."""
+    rng = random.Random(seed)
+    return "".join(f"    {n} = read({n!r}, {rng.randrange(100, 1000)})\n" for n in rng.sample(WORDS, 16))
+
+
+async def repeated_text(server: Server, seed: int) -> tuple[Figures, Series]:
+    """What a model says again: the same lines of code, a third time."""
+    rates = []
+    for i in range(3):
+        lines = listing(seed + i)
+        body = {
+            "prompt": f"def load():\n{lines}\n\ndef load_again():\n{lines}\n\ndef load_again():\n",
+            "n_predict": 192,
+        }
+        done = await Connection(server.port).post("/completion", {**body, **GREEDY})
+        rates.append(done["timings"]["predicted_per_second"])
+    return {"tokens/s": statistics.median(rates)}, {}
+
+
 async def conversations(server: Server, seed: int) -> tuple[Figures, Series]:
     connection = Connection(server.port)
     talks = [f"A talk about {text(seed + i, 60)}.\n" for i in range(8)]
@@ -221,6 +241,21 @@ SCENARIOS: dict[str, Scenario] = {
         conversations,
         {"prompt tokens": Figure("tokens", "only those never seen"), "never seen": Figure("tokens")},
         flags=("-c", "8192", "-np", "4"),
+    ),
+    "repeated": Scenario(
+        "one answer that repeats its prompt, without drafts",
+        repeated_text,
+        {"tokens/s": Figure("tokens/s", "not slower", 1.0, higher_is_better=True)},
+        flags=("-c", "4096", "-np", "1"),
+    ),
+    "repeated-drafted": Scenario(
+        "one answer that repeats its prompt, with ngram-simple",
+        repeated_text,
+        {"tokens/s": Figure("tokens/s", "not slower", 1.0, higher_is_better=True)},
+        flags=(
+            *("-c", "4096", "-np", "1", "--spec-type", "ngram-simple"),
+            *("--spec-ngram-simple-size-n", "8", "--spec-ngram-simple-size-m", "32"),
+        ),
     ),
     "tiny-streams": Scenario(
         "tiny random model, 32 streams of 256 tokens",

@@ -382,7 +382,7 @@ class TestEnvironment:
 
     def test_negative_variable_counts_by_being_set(self) -> None:
         assert ask(LLAMA_ARG_NO_KV_OFFLOAD="0", LLAMA_ARG_KV_OFFLOAD="1").engine == {"kv_offload": False}
-        assert ask(LLAMA_ARG_NO_MMPROJ_AUTO="1", LLAMA_ARG_NO_CONTEXT_SHIFT="1") == Settings()
+        assert ask(LLAMA_ARG_NO_MMPROJ_AUTO="1", LLAMA_ARG_NO_CACHE_IDLE_SLOTS="1") == Settings()
 
     def test_empty_counts_as_not_set(self) -> None:
         assert ask(LLAMA_ARG_PORT="", LLAMA_ARG_JINJA="", LLAMA_ARG_RPC="") == Settings()
@@ -393,7 +393,6 @@ class TestEnvironment:
         assert complaint(LLAMA_ARG_PORT="x").startswith("LLAMA_ARG_PORT expects a whole number from 0 to 65535")
         assert complaint(LLAMA_ARG_RPC="h:1") == "LLAMA_ARG_RPC is not supported yet (devices of other machines)"
         assert ask(LLAMA_ARG_EMBEDDINGS="1", LLAMA_ARG_POOLING="cls").engine == {"embedding": True, "pooling": "cls"}
-        assert complaint(LLAMA_ARG_CACHE_REUSE="256").startswith("LLAMA_ARG_CACHE_REUSE=256 is not supported yet")
         assert complaint(LLAMA_ARG_DRAFT_MAX="8").startswith("LLAMA_ARG_DRAFT_MAX was removed; use --spec-draft-n-max")
 
 
@@ -455,18 +454,14 @@ class TestMistakes:
         [
             ["--no-mmproj"],
             ["--no-mmproj-auto"],
-            ["--no-context-shift"],
             ["--no-cache-idle-slots"],
             ["--no-models-autoload"],
             ["--no-agent"],
             ["--no-ui-mcp-proxy"],
-            ["--spec-type", "none"],
-            ["--cache-reuse", "0"],
         ],
     )
     def test_asking_for_what_is_off_anyway(self, argv: list[str]) -> None:
         assert ask(*argv) == Settings()
-        assert ask(*argv, LLAMA_ARG_CACHE_REUSE="0", LLAMA_ARG_SPEC_TYPE="none") == Settings()
 
     def test_exit_status(self) -> None:
         assert EXIT_USAGE == 2

@@ -17,6 +17,7 @@ void init_system(nb::module_& m);
 
 namespace llamaserve {
 class EventSink;
+struct EngineParams;
 struct RequestParams;
 } // namespace llamaserve
 
@@ -25,6 +26,9 @@ struct RequestParams;
 struct SinkHandle {
     std::shared_ptr<llamaserve::EventSink> sink;
 };
+
+// The part of EngineParams that is about drafting.
+void bind_speculative(nb::class_<llamaserve::EngineParams>& engine);
 
 // A request's parameters under the names of the HTTP API.
 nb::dict params_dict(const llamaserve::RequestParams& params);

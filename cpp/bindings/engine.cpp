@@ -65,6 +65,7 @@ nb::dict slot_dict(const SlotSnapshot& s) {
     d["prompt"] = s.prompt;
     d["generated"] = s.generated;
     d["params"] = params_dict(s.params);
+    d["speculative"] = s.speculative;
     return d;
 }
 
@@ -87,6 +88,10 @@ nb::dict metrics_dict(const Metrics& m) {
     d["requests_deferred"] = m.requests_deferred;
     d["kv_cells_used"] = m.kv_cells_used;
     d["n_preempted_total"] = m.n_preempted_total;
+    d["n_drafts_total"] = m.n_drafts;
+    d["n_draft_tokens_total"] = m.n_draft_tokens;
+    d["n_draft_accepted_total"] = m.n_draft_accepted;
+    d["n_draft_accepted_by_place"] = m.n_draft_accepted_by_place;
     d["cache_ram_bytes"] = m.cache_ram_bytes;
     d["cache_ram_entries"] = m.cache_ram_entries;
     return d;

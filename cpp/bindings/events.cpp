@@ -99,10 +99,11 @@ void init_events(nb::module_& m) {
             [](const Event& e) -> nb::object {
                 return e.timings
                            ? nb::object(nb::make_tuple(e.timings->cache_n, e.timings->prompt_n, e.timings->prompt_ms,
-                                                       e.timings->predicted_n, e.timings->predicted_ms))
+                                                       e.timings->predicted_n, e.timings->predicted_ms,
+                                                       e.timings->draft_n, e.timings->draft_n_accepted))
                            : nb::none();
             },
-            nb::sig("def timings(self) -> tuple[int, int, float, int, float] | None"))
+            nb::sig("def timings(self) -> tuple[int, int, float, int, float, int, int] | None"))
         .def_prop_ro("embedding",
                      [](const Event& e) { return nb::bytes(e.embedding.data(), e.embedding.size() * sizeof(float)); })
         .def_ro("n_rows", &Event::n_rows)

@@ -63,6 +63,9 @@ void bind_request(nb::module_& m) {
         .FIELD("n_indent", n_indent)
         .FIELD("n_keep", n_keep)
         .FIELD("n_discard", n_discard)
+        .FIELD("n_cache_reuse", n_cache_reuse)
+        .FIELD("speculative_n_max", speculative_n_max)
+        .FIELD("speculative_n_min", speculative_n_min)
         .FIELD("t_max_predict_ms", t_max_predict_ms)
         .FIELD("stop", stop)
         .FIELD("cache_prompt", cache_prompt)
@@ -112,8 +115,9 @@ void bind_request(nb::module_& m) {
 #undef FIELD
 
 void bind_engine(nb::module_& m) {
-    nb::class_<EngineParams>(m, "EngineParams")
-        .def(nb::init<>())
+    nb::class_<EngineParams> engine(m, "EngineParams");
+    bind_speculative(engine);
+    engine.def(nb::init<>())
         .def_rw("model", &EngineParams::model)
         .def_rw("threads", &EngineParams::threads)
         .def_rw("threads_batch", &EngineParams::threads_batch)
@@ -122,6 +126,7 @@ void bind_engine(nb::module_& m) {
         .def_rw("batch_size", &EngineParams::batch_size)
         .def_rw("ubatch_size", &EngineParams::ubatch_size)
         .def_rw("keep", &EngineParams::keep)
+        .def_rw("context_shift", &EngineParams::context_shift)
         .def_rw("swa_full", &EngineParams::swa_full)
         .def_rw("flash_attn", &EngineParams::flash_attn)
         .def_rw("rope_scaling", &EngineParams::rope_scaling)
@@ -180,6 +185,7 @@ void bind_engine(nb::module_& m) {
         .def_rw("prefill_assistant", &EngineParams::prefill_assistant)
         .def_rw("reasoning_preserve", &EngineParams::reasoning_preserve)
         .def_rw("cache_ram", &EngineParams::cache_ram)
+        .def_rw("cache_reuse", &EngineParams::cache_reuse)
         .def_rw("ctx_checkpoints", &EngineParams::ctx_checkpoints)
         .def_rw("step_target_ms", &EngineParams::step_target_ms)
         .def_rw("queue_size", &EngineParams::queue_size);
@@ -259,6 +265,7 @@ nb::dict params_dict(const RequestParams& p) {
     d["timings_per_token"] = p.timings_per_token;
     d["post_sampling_probs"] = p.post_sampling_probs;
     d["priority"] = p.priority;
+    d["speculative.types"] = p.speculative_types;
     return d;
 }
 

@@ -3,6 +3,7 @@
 #include "embedding.hpp"
 #include "error.hpp"
 #include "log.hpp"
+#include "speculative.h"
 
 #include <algorithm>
 #include <future>
@@ -45,7 +46,9 @@ RequestParams Engine::new_params() const {
     RequestParams p;
     p.sampling = model_->params().sampling;
     p.n_keep = model_->params().n_keep;
+    p.n_cache_reuse = model_->params().n_cache_reuse;
     p.cache_prompt = model_->params().cache_prompt;
+    p.speculative_types = common_speculative_type_name_str(model_->params().speculative.types);
     return p;
 }
 

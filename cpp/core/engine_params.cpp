@@ -1,105 +1,14 @@
 #include "engine_params.hpp"
 
 #include "chat.h"
-#include "error.hpp"
-#include "ggml-backend.h"
+#include "option_values.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 namespace llamaserve {
 
 namespace {
-
-[[noreturn]] void refuse(const std::string& option, const std::string& value, const std::string& expected) {
-    throw LoadError(option + ": '" + value + "' can't be used; expected " + expected);
-}
-
-template <typename T>
-T choice(const std::string& option, const std::string& value, const std::vector<std::pair<std::string, T>>& known) {
-    std::string names;
-    for (const auto& [name, result] : known) {
-        if (name == value) {
-            return result;
-        }
-        names += (names.empty() ? "" : ", ") + name;
-    }
-    refuse(option, value, "one of " + names);
-}
-
-int32_t integer(const std::string& option, const std::string& value) {
-    int32_t out = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out);
-    if (error != std::errc{} || end != value.data() + value.size()) {
-        refuse(option, value, "a whole number");
-    }
-    return out;
-}
-
-void in_range(const std::string& option, int64_t value, int64_t low, int64_t high) {
-    if (value < low || value > high) {
-        refuse(option, std::to_string(value), "a number from " + std::to_string(low) + " to " + std::to_string(high));
-    }
-}
-
-ggml_type cache_type(const std::string& option, const std::string& value) {
-    return choice<ggml_type>(option, value,
-                             {{"f32", GGML_TYPE_F32},
-                              {"f16", GGML_TYPE_F16},
-                              {"bf16", GGML_TYPE_BF16},
-                              {"q8_0", GGML_TYPE_Q8_0},
-                              {"q4_0", GGML_TYPE_Q4_0},
-                              {"q4_1", GGML_TYPE_Q4_1},
-                              {"iq4_nl", GGML_TYPE_IQ4_NL},
-                              {"q5_0", GGML_TYPE_Q5_0},
-                              {"q5_1", GGML_TYPE_Q5_1}});
-}
-
-std::vector<ggml_backend_dev_t> devices(const std::string& value) {
-    std::vector<ggml_backend_dev_t> out;
-    if (value.empty()) {
-        return out;
-    }
-    if (value != "none") {
-        for (const std::string& name : string_split<std::string>(value, ',')) {
-            ggml_backend_dev_t dev = ggml_backend_dev_by_name(name.c_str());
-            if (dev == nullptr || ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU) {
-                refuse("device", name, "the name of a device (--list-devices shows them)");
-            }
-            out.push_back(dev);
-        }
-    }
-    out.push_back(nullptr);
-    return out;
-}
-
-void tensor_overrides(const std::string& value, std::vector<llama_model_tensor_buft_override>& out) {
-    // llama.cpp keeps the pattern's pointer for the life of the model.
-    static std::list<std::string> patterns;
-    for (const std::string& item : string_split<std::string>(value, ',')) {
-        const size_t eq = item.find('=');
-        if (eq == std::string::npos) {
-            refuse("override_tensor", item, "<tensor name pattern>=<buffer type>");
-        }
-        const std::string type = item.substr(eq + 1);
-        ggml_backend_buffer_type_t found = nullptr;
-        std::string known;
-        for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
-            auto* buft = ggml_backend_dev_buffer_type(ggml_backend_dev_get(i));
-            if (buft != nullptr) {
-                known += (known.empty() ? "" : ", ") + std::string(ggml_backend_buft_name(buft));
-                if (type == ggml_backend_buft_name(buft)) {
-                    found = buft;
-                }
-            }
-        }
-        if (found == nullptr) {
-            refuse("override_tensor", type, "one of the buffer types " + known);
-        }
-        out.push_back({patterns.emplace_back(item.substr(0, eq)).c_str(), found});
-    }
-}
 
 // Slots of a shared cache cost next to nothing while they are idle. More of them than the machine can compute side by
 // side would only make everybody slower: a GPU takes many, a processor about two for each core.
@@ -135,6 +44,7 @@ void set_context(const EngineParams& in, common_params& out) {
     out.n_outputs_max_per_seq = 1;
     out.n_predict = in.n_predict;
     out.n_keep = in.keep;
+    out.ctx_shift = in.context_shift;
     out.swa_full = in.swa_full;
     out.cache_type_k = cache_type("cache_type_k", in.cache_type_k);
     out.cache_type_v = cache_type("cache_type_v", in.cache_type_v);
@@ -211,10 +121,8 @@ void set_hardware(const EngineParams& in, common_params& out) {
                                                {"isolate", GGML_NUMA_STRATEGY_ISOLATE},
                                                {"numactl", GGML_NUMA_STRATEGY_NUMACTL}});
     }
-    out.devices = devices(in.device);
-    out.n_gpu_layers = in.n_gpu_layers == "auto"  ? -1
-                       : in.n_gpu_layers == "all" ? -2
-                                                  : integer("n_gpu_layers", in.n_gpu_layers);
+    out.devices = devices("device", in.device);
+    out.n_gpu_layers = gpu_layers("n_gpu_layers", in.n_gpu_layers);
     out.split_mode = choice<llama_split_mode>("split_mode", in.split_mode,
                                               {{"none", LLAMA_SPLIT_MODE_NONE},
                                                {"layer", LLAMA_SPLIT_MODE_LAYER},
@@ -245,7 +153,7 @@ void set_hardware(const EngineParams& in, common_params& out) {
 
 void set_tensors(const EngineParams& in, common_params& out) {
     if (!in.override_tensor.empty()) {
-        tensor_overrides(in.override_tensor, out.tensor_buft_overrides);
+        tensor_overrides("override_tensor", in.override_tensor, out.tensor_buft_overrides);
     }
     if (in.cpu_moe) {
         out.tensor_buft_overrides.push_back(llm_ffn_exps_cpu_override());
@@ -302,6 +210,7 @@ common_params to_common(const EngineParams& in) {
     }
     in_range("queue_size", in.queue_size, 0, INT32_MAX);
     in_range("cache_ram", in.cache_ram, -1, INT32_MAX);
+    in_range("cache_reuse", in.cache_reuse, 0, INT32_MAX);
     in_range("ctx_checkpoints", in.ctx_checkpoints, 0, INT32_MAX);
     common_params out;
     out.model.path = in.model;
@@ -310,10 +219,12 @@ common_params to_common(const EngineParams& in) {
     set_hardware(in, out);
     set_tensors(in, out);
     set_chat(in, out);
+    set_speculative(in, out);
     out.cont_batching = in.cont_batching;
     out.special = in.special;
     out.warmup = in.warmup;
     out.cache_prompt = in.cache_prompt;
+    out.n_cache_reuse = in.cache_reuse;
     out.antiprompt = in.reverse_prompt;
     out.no_perf = true;
     out.sampling.no_perf = true;

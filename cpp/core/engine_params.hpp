@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common.h"
+#include "speculative_params.hpp"
 
 #include <map>
 #include <optional>
@@ -10,7 +11,7 @@
 
 namespace llamaserve {
 
-struct EngineParams {
+struct EngineParams : SpeculativeParams {
     std::string model; // path of a GGUF file
 
     int32_t threads = -1;
@@ -20,6 +21,7 @@ struct EngineParams {
     int32_t batch_size = 2048;
     int32_t ubatch_size = 512;
     int32_t keep = 0;
+    bool context_shift = false;
     bool swa_full = false;
     std::string flash_attn = "auto";
     std::string rope_scaling;
@@ -82,6 +84,7 @@ struct EngineParams {
     std::optional<bool> reasoning_preserve;
 
     int32_t cache_ram = 8192;     // MiB of host memory for saved prefixes; -1: no limit, 0: none
+    int32_t cache_reuse = 0;      // shortest chunk of a prompt to reuse at another position; 0: off
     int32_t ctx_checkpoints = 32; // for each slot of a model that can't cut its sequences anywhere
 
     float step_target_ms = 100.0f; // how long a step may take while someone is generating

@@ -44,6 +44,8 @@ struct Timings {
     double prompt_ms;    // until the first token was sampled
     int32_t predicted_n; // tokens generated
     double predicted_ms; // since the first token was sampled
+    int32_t draft_n;     // tokens drafted
+    int32_t draft_n_accepted;
 };
 
 enum class StopType { none, eos, word, limit };

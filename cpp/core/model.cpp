@@ -110,6 +110,10 @@ Model::Model(const EngineParams& in) {
     if (plain_attention_is_faster(in.model, params_)) {
         params_.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     }
+    if (params_.speculative.has_dft()) {
+        check_file(params_.speculative.draft.mparams.path);
+        check_metadata(params_.speculative.draft.mparams.path, {});
+    }
 
     // common_fit_params changes the process-wide logger for a while, so two loads must not overlap.
     static std::mutex loading;
@@ -196,6 +200,13 @@ void Model::describe(const EngineParams& in) {
     n_swa_ = params_.swa_full ? 0 : llama_model_n_swa(model_);
 
     can_cut_ = !llama_model_is_recurrent(model_) && !llama_model_is_hybrid(model_);
+    llama_memory_t memory = llama_get_memory(context_);
+    can_shift_ = can_cut_ && n_swa_ == 0 && memory != nullptr && llama_memory_can_shift(memory);
+    if (!can_shift_ && (in.context_shift || in.cache_reuse > 0)) {
+        log_write(2, "this model's memory can't be shifted: context_shift and cache_reuse are off");
+        params_.ctx_shift = false;
+        params_.n_cache_reuse = 0;
+    }
 
     describe_embeddings();
     if (llama_model_has_encoder(model_)) {

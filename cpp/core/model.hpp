@@ -52,6 +52,12 @@ public:
     // A sequence can be cut at any token (apart from what a sliding window has dropped); recurrent states can't.
     bool can_cut() const { return can_cut_; }
 
+    // Cells can be moved to other positions.
+    bool can_shift() const { return can_shift_; }
+
+    // A request whose context is full drops its oldest tokens and goes on.
+    bool context_shift() const { return params_.ctx_shift; }
+
     // Why this model can't complete text; empty if it can.
     const std::string& cannot_complete() const { return cannot_complete_; }
 
@@ -99,6 +105,7 @@ private:
     std::string cannot_complete_, cannot_embed_, cannot_rerank_;
     bool can_split_embeddings_ = false, wants_equal_inputs_ = false;
     int32_t n_embedding_batch_ = 0;
+    bool can_shift_ = false;
 };
 
 } // namespace llamaserve

@@ -98,16 +98,38 @@ int32_t PrefixCache::copy(int32_t from, int32_t n_cells, int32_t to, int32_t n) 
         llama_memory_seq_cp(mem_, from, to, 0, left);
         return left;
     }
-    const LogCapture no_room_is_no_error(true);
-    std::vector<uint8_t> state(llama_state_seq_get_size(ctx_, from));
-    const size_t size = llama_state_seq_get_data(ctx_, state.data(), state.size(), from);
-    if (size == 0 || llama_state_seq_set_data(ctx_, state.data(), size, to) == 0) {
-        clear(to);
+    if (!write(to, read(from))) {
         return 0;
     }
     const int32_t got = cut(to, checkpoints, n_cells, left);
     checkpoints_[to] = std::move(checkpoints);
     return got;
+}
+
+std::vector<uint8_t> PrefixCache::read(int32_t seq) const {
+    std::vector<uint8_t> state(llama_state_seq_get_size(ctx_, seq));
+    state.resize(llama_state_seq_get_data(ctx_, state.data(), state.size(), seq));
+    return state;
+}
+
+bool PrefixCache::write(int32_t seq, const std::vector<uint8_t>& state) {
+    const LogCapture no_room_is_no_error(true);
+    if (!state.empty() && llama_state_seq_set_data(ctx_, state.data(), state.size(), seq) > 0) {
+        return true;
+    }
+    clear(seq); // what fitted in must not stay behind
+    return false;
+}
+
+bool PrefixCache::unshare(int32_t seq) {
+    const std::vector<uint8_t> state = read(seq);
+    clear(seq);
+    return write(seq, state);
+}
+
+void PrefixCache::move_back(int32_t seq, int32_t from, int32_t n, int32_t to) {
+    llama_memory_seq_rm(mem_, seq, to, from);
+    llama_memory_seq_add(mem_, seq, from, from + n, to - from);
 }
 
 void PrefixCache::checkpoint(int32_t seq, int32_t n_cells) {
@@ -202,10 +224,7 @@ int32_t PrefixCache::restore(const Saved& saved, int32_t to) {
     }
     Entry& entry = found->second;
     lru_.splice(lru_.begin(), lru_, entry.use);
-    const LogCapture no_room_is_no_error(true);
-    if (llama_state_seq_set_data(ctx_, entry.state.data(), entry.state.size(), to) == 0) {
-        // No room in the cache for all of it; what is left must not stay behind.
-        clear(to);
+    if (!write(to, entry.state)) {
         return 0;
     }
     Checkpoints checkpoints = entry.checkpoints;

@@ -53,6 +53,17 @@ public:
 
     void clear(int32_t seq);
 
+    // Gives the sequence cells of its own, equal to those that it shares with others. Returns false if there is no
+    // room; then it is empty.
+    bool unshare(int32_t seq);
+
+    // Cells as bytes, for what the prefix trees can't name.
+    std::vector<uint8_t> read(int32_t seq) const;
+    bool write(int32_t seq, const std::vector<uint8_t>& state);
+
+    // Moves `n` cells from position `from` back to `to`, over what is there.
+    void move_back(int32_t seq, int32_t from, int32_t n, int32_t to);
+
     // Remembers the part of the sequence's state that can't be cut, at its current end of `n_cells` tokens.
     void checkpoint(int32_t seq, int32_t n_cells);
 

@@ -22,6 +22,10 @@ struct RequestParams {
     int32_t n_indent = 0;
     int32_t n_keep = 0;
     int32_t n_discard = 0;
+    int32_t n_cache_reuse = 0;
+    int32_t speculative_n_max = -1; // most tokens to draft at a time; -1: as many as the engine does
+    int32_t speculative_n_min = 0;
+    std::string speculative_types = "none"; // shown, not read
     int64_t t_max_predict_ms = -1;
     std::vector<std::string> stop;
     bool cache_prompt = true;

@@ -22,6 +22,11 @@ void Run::preempt(const std::vector<llama_token>& cells) {
     }
 }
 
+void Run::shift(std::vector<llama_token> rest) {
+    truncated_ = true;
+    resumed_ = std::move(rest);
+}
+
 void Run::begin_prompt(int32_t id_slot, int32_t n_cached) {
     id_slot_ = id_slot;
     if (!begun_) {
@@ -56,6 +61,54 @@ void Run::sample(llama_context* ctx, int32_t i_batch, const float* logits, int32
     }
 }
 
+int32_t Run::verify(llama_context* ctx, int32_t i_batch, std::span<const float* const> logits, int32_t n_cells,
+                    std::span<const llama_token> draft, std::span<const double> synthetic) noexcept {
+    const auto n = static_cast<int32_t>(draft.size());
+    int32_t i = 0;
+    for (;; ++i) {
+        const bool drafted = i < n;
+        const auto at = static_cast<size_t>(i);
+        if (drafted && !synthetic.empty() && pretend(draft[at], synthetic[at], n_cells + i)) {
+            if (!has_next_) {
+                ++i;
+                break;
+            }
+            continue;
+        }
+        sample(ctx, i_batch + i, logits[at], n_cells + i);
+        if (!drafted || !error_.empty() || sampled_ != draft[at] || !synthetic.empty()) {
+            break;
+        }
+        if (!has_next_) {
+            ++i;
+            break;
+        }
+    }
+    n_drafted_ += n;
+    n_draft_accepted_ += i;
+    return i;
+}
+
+// Takes a drafted token as if it had been sampled. What constrains the output doesn't see it.
+bool Run::pretend(llama_token token, double chance, int32_t n_cells) noexcept {
+    try {
+        if (!synthetic_) {
+            const uint32_t seed = request_->params.sampling.seed;
+            synthetic_.emplace(seed == LLAMA_DEFAULT_SEED ? std::random_device{}() : seed);
+        }
+        const bool taken = std::uniform_real_distribution<double>(0.0, 1.0)(*synthetic_) < chance;
+        if (!taken || llama_vocab_is_eog(model_->vocab(), token)) {
+            return false;
+        }
+        request_->sampler->accept_prompt(token);
+        accept(token, n_cells);
+    } catch (const std::exception& e) {
+        error_ = e.what();
+        has_next_ = false;
+    }
+    return true;
+}
+
 void Run::accept(llama_token token, int32_t n_cells) {
     t_last_us_ = ggml_time_us();
     if (n_generated_ == 0) {
@@ -87,7 +140,7 @@ void Run::accept(llama_token token, int32_t n_cells) {
 void Run::check_limits(bool new_text_has_line_break, int32_t n_cells) {
     const int32_t limit = n_predict();
     // The cell of the token just sampled is the next one.
-    if (n_cells + 1 >= model_->n_ctx_slot()) {
+    if (!model_->context_shift() && n_cells + 1 >= model_->n_ctx_slot()) {
         truncated_ = true;
         stop_ = has_next_ ? StopType::limit : stop_;
         has_next_ = false;
@@ -136,7 +189,7 @@ bool Run::indent_ended() {
 
 void Run::stop(StopType type, bool truncated) {
     stop_ = type;
-    truncated_ = truncated;
+    truncated_ = truncated_ || truncated;
     has_next_ = false;
 }
 
@@ -189,7 +242,8 @@ Timings Run::timings() const {
     const double prompt_us = static_cast<double>((n_generated_ > 0 ? t_first_us_ : t_last_us_) - t_start_us_);
     const double predicted_us =
         n_generated_ > 0 ? static_cast<double>(std::max<int64_t>(1, t_last_us_ - t_first_us_)) : 0.0;
-    return {n_cached_, n_processed_, prompt_us / 1000.0, n_generated_, predicted_us / 1000.0};
+    return {n_cached_,  n_processed_,     prompt_us / 1000.0, n_generated_, predicted_us / 1000.0,
+            n_drafted_, n_draft_accepted_};
 }
 
 Event Run::event(EventKind kind) const {

@@ -7,7 +7,11 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
+#include <random>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace llamaserve {
@@ -42,6 +46,17 @@ public:
     void preempt(const std::vector<llama_token>& cells);
     bool was_preempted() const { return n_preempted_ > 0; }
 
+    // Tokens were dropped from its context. `rest`: what must be computed anew before it goes on; empty if nothing.
+    void shift(std::vector<llama_token> rest);
+
+    // The state of shifted cells, which can't be computed again, for a request that leaves its slot.
+    struct Shifted {
+        std::vector<uint8_t> state;
+        int32_t n_plain = 0; // see Slot
+    };
+    void keep(Shifted shifted) { shifted_ = std::move(shifted); }
+    std::optional<Shifted> take_shifted() { return std::exchange(shifted_, std::nullopt); }
+
     // The target's first `n_cached` tokens are in the cache. Computing starts now.
     void begin_prompt(int32_t id_slot, int32_t n_cached);
     void count_prompt(int32_t n_tokens);
@@ -50,6 +65,11 @@ public:
     // Touches nothing but this object (and the context, if the sampler is constrained). An exception is kept in
     // error().
     void sample(llama_context* ctx, int32_t i_batch, const float* logits, int32_t n_cells) noexcept;
+
+    // Samples from the outputs at `i_batch` and after it, as long as what it samples is what was drafted, and it goes
+    // on. `synthetic`: chances to take a drafted token without sampling. Returns how many were sampled as drafted.
+    int32_t verify(llama_context* ctx, int32_t i_batch, std::span<const float* const> logits, int32_t n_cells,
+                   std::span<const llama_token> draft, std::span<const double> synthetic) noexcept;
     bool constrained() const { return request_->sampler->constrained(); }
     bool has_next() const { return has_next_; }
     const std::string& error() const { return error_; }
@@ -74,6 +94,7 @@ public:
 
 private:
     void accept(llama_token token, int32_t n_cells);
+    bool pretend(llama_token token, double chance, int32_t n_cells) noexcept;
     void check_limits(bool new_text_has_line_break, int32_t n_cells);
     bool indent_ended();
     TokenProbs probabilities(llama_token token, const float* logits) const;
@@ -93,9 +114,12 @@ private:
 
     int32_t id_slot_ = -1; // where it runs, or last ran
     std::vector<llama_token> resumed_;
+    std::optional<Shifted> shifted_;
     int32_t n_preempted_ = 0;
     bool begun_ = false;
     int32_t n_generated_ = 0, n_cached_ = 0, n_processed_ = 0;
+    int32_t n_drafted_ = 0, n_draft_accepted_ = 0;
+    std::optional<std::mt19937> synthetic_;
     int64_t t_start_us_ = 0, t_first_us_ = 0, t_last_us_ = 0;
 
     std::string pending_text_; // may be sent, not in an event yet

@@ -52,6 +52,7 @@ Scheduler::Scheduler(const Model& model, const EngineParams& params)
     if (llama_get_memory(ctx_) != nullptr) {
         llama_set_embeddings(ctx_, false);
     }
+    speculation_ = Speculation::make(model, slots_);
 }
 
 void Scheduler::submit(std::unique_ptr<Request> request) {
@@ -98,6 +99,7 @@ bool Scheduler::step(Outbox& outbox) {
     admit(outbox);
     begin_waiting(outbox);
     embed(outbox);
+    shift_contexts(outbox);
     batch_.clear();
     add_decode_tokens();
     add_prompt_tokens();
@@ -212,7 +214,8 @@ void Scheduler::after_decode(Outbox& outbox, int64_t step_us) {
         if (!slot.busy()) {
             continue;
         }
-        metrics_.n_tokens_max = std::max<int64_t>(metrics_.n_tokens_max, slot.n_cells());
+        const auto n_known = static_cast<int64_t>(slot.cells.size() - slot.draft.size());
+        metrics_.n_tokens_max = std::max(metrics_.n_tokens_max, n_known);
         if (slot.state == SlotState::processing_prompt) {
             const RequestParams& params = slot.run->request().params;
             if (params.stream && params.return_progress && slot.run->n_generated() == 0) {
@@ -241,33 +244,52 @@ void Scheduler::after_decode(Outbox& outbox, int64_t step_us) {
 
 // Samples for all slots at once, on the threads that have just computed the logits.
 void Scheduler::sample(Outbox& outbox) {
-    std::vector<const float*> logits(sampling_.size());
+    struct Sampled {
+        size_t first; // of the slot's logits
+        int32_t n, n_accepted;
+    };
+    std::vector<Sampled> sampled;
+    std::vector<const float*> logits;
+    for (const Slot* slot : sampling_) {
+        sampled.push_back({logits.size(), slot->run->n_generated(), 0});
+        for (size_t i = 0; i <= slot->draft.size(); ++i) {
+            logits.push_back(llama_get_logits_ith(ctx_, slot->i_batch + static_cast<int32_t>(i)));
+        }
+    }
+    const auto synthetic = speculation_ ? speculation_->synthetic() : std::span<const double>();
+    auto sample_for = [&](size_t i) {
+        const Slot& slot = *sampling_[i];
+        Run& run = *slot.run;
+        const auto own = std::span(logits).subspan(sampled[i].first, slot.draft.size() + 1);
+        const int32_t n_cells = slot.n_cells() - static_cast<int32_t>(slot.draft.size());
+        sampled[i].n_accepted = run.verify(ctx_, slot.i_batch, own, n_cells, slot.draft, synthetic);
+        sampled[i].n = run.n_generated() - sampled[i].n;
+    };
     size_t n_free = 0;
     for (size_t i = 0; i < sampling_.size(); ++i) {
-        Slot& slot = *sampling_[i];
-        logits[i] = llama_get_logits_ith(ctx_, slot.i_batch);
-        if (slot.run->constrained()) {
-            slot.run->sample(ctx_, slot.i_batch, logits[i], slot.n_cells());
+        if (sampling_[i]->run->constrained()) {
+            sample_for(i);
         } else {
             ++n_free;
         }
     }
     if (n_free > 0) {
         parallel_for(sampling_.size(), model_.params().cpuparams.n_threads, [&](size_t i) {
-            Slot& slot = *sampling_[i];
-            if (!slot.run->constrained()) {
-                slot.run->sample(ctx_, slot.i_batch, logits[i], slot.n_cells());
+            if (!sampling_[i]->run->constrained()) {
+                sample_for(i);
             }
         });
     }
-    for (Slot* slot : sampling_) {
+    for (size_t i = 0; i < sampling_.size(); ++i) {
+        Slot* slot = sampling_[i];
         slot->i_batch = -1;
+        settle_draft(*slot, sampled[i].n, sampled[i].n_accepted);
         if (!slot->run->error().empty()) {
             fail(*slot, {"invalid_request", slot->run->error(), 0, 0}, outbox);
             continue;
         }
-        ++metrics_.tokens_predicted_total;
-        ++metrics_.predicted_tokens_window;
+        metrics_.tokens_predicted_total += sampled[i].n;
+        metrics_.predicted_tokens_window += sampled[i].n;
         if (!slot->run->has_next()) {
             finish(*slot, outbox);
         } else if (slot->run->request().params.stream && slot->run->has_output()) {
@@ -289,13 +311,17 @@ void Scheduler::fail(Slot& slot, Failure failure, Outbox& outbox) {
 // The run leaves; the cells stay for whoever can use them.
 std::unique_ptr<Run> Scheduler::release(Slot& slot) {
     if (slot.run->request().params.cache_prompt) {
-        cache_.hold(slot.id, slot.cells);
+        if (slot.run->request().params.n_cache_reuse == 0) {
+            drop_shifted(slot);
+        }
+        hold_plain(slot, slot.cells);
     } else {
         clear_cells(slot);
     }
     slot.last = slot.run->snapshot(false);
     slot.state = SlotState::idle;
     slot.i_batch = -1;
+    slot.draft.clear();
     slot.leader = nullptr;
     slot.stops.clear();
     slot.t_last_used_us = ggml_time_us();
@@ -307,6 +333,7 @@ void Scheduler::clear_cells(Slot& slot) {
     cache_.clear(slot.id);
     cache_.forget(slot.id);
     slot.cells.clear();
+    slot.n_plain = INT32_MAX;
 }
 
 std::vector<SlotSnapshot> Scheduler::slots() const {
@@ -318,6 +345,7 @@ std::vector<SlotSnapshot> Scheduler::slots() const {
         s.id = slot.id;
         s.n_ctx = model_.n_ctx_slot();
         s.state = slot.state;
+        s.speculative = speculation_ != nullptr;
         s.n_prompt_tokens = slot.n_cells();
         out.push_back(std::move(s));
     }

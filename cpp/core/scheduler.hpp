@@ -7,6 +7,7 @@
 #include "request.hpp"
 #include "run.hpp"
 #include "slot.hpp"
+#include "speculation.hpp"
 #include "step_budget.hpp"
 
 #include <atomic>
@@ -22,6 +23,8 @@ struct Metrics {
     int64_t tokens_predicted_total = 0, predicted_us_total = 0;
     int64_t n_decode_total = 0, n_tokens_max = 0, n_busy_slots_total = 0;
     int64_t n_preempted_total = 0;
+    int64_t n_drafts = 0, n_draft_tokens = 0, n_draft_accepted = 0; // that were verified
+    std::vector<int64_t> n_draft_accepted_by_place;
     int64_t prompt_tokens_window = 0, prompt_us_window = 0, predicted_tokens_window = 0, predicted_us_window = 0;
     int32_t requests_processing = 0, requests_deferred = 0;
     int64_t kv_cells_used = 0, cache_ram_bytes = 0, cache_ram_entries = 0;
@@ -53,6 +56,7 @@ private:
         Slot* slot;
         bool prompt;
         bool output;
+        bool draft = false;
     };
 
     // Where a prompt's first tokens can be had.
@@ -77,6 +81,21 @@ private:
     void give_up_cells(Slot& slot);
     void begin_waiting(Outbox& outbox);
 
+    // Cells that move to other positions (context_shift.cpp).
+    struct Chunk {
+        int32_t from, n, to;
+    };
+    void shift_contexts(Outbox& outbox);
+    void shift_context(Slot& slot, int32_t n_keep, int32_t n_discard);
+    bool shares_after(const Slot& slot, int32_t n) const;
+    bool unshare(Slot& slot);
+    std::vector<Chunk> reusable(const Slot& slot, const Run& run, int32_t n_have, int32_t limit) const;
+    Slot* find_reusable(const Run& run);
+    bool reuse_chunks(Slot& slot, const Source& source, int32_t limit);
+    bool restore_shifted(Slot& slot);
+    void drop_shifted(Slot& slot);
+    void hold_plain(const Slot& slot, const std::vector<llama_token>& tokens);
+
     // The batch.
     void add_decode_tokens();
     void add_prompt_tokens();
@@ -85,6 +104,7 @@ private:
     int32_t decode_once();
     bool make_room(Outbox& outbox);
     void drop_from_batch(Slot& slot);
+    void find_outputs();
     void preempt(Slot& slot);
     Slot* youngest(bool in_batch, bool in_prompt, const Slot* besides);
 
@@ -94,6 +114,11 @@ private:
     bool make_room_for_inputs(Outbox& outbox);
     void after_embed(Outbox& outbox, int64_t step_us);
     Event embedding_of(const Slot& slot, int32_t i_first) const;
+
+    // Drafted tokens (scheduler_draft.cpp).
+    void draft();
+    bool drop_drafts();
+    void settle_draft(Slot& slot, int32_t n, int32_t n_accepted);
 
     // What comes of it.
     void after_decode(Outbox& outbox, int64_t step_us);
@@ -109,6 +134,7 @@ private:
     llama_context* ctx_;
     PrefixCache cache_;
     std::vector<Slot> slots_;
+    std::unique_ptr<Speculation> speculation_; // null: off
     std::deque<std::unique_ptr<Run>> waiting_;
     std::atomic<int32_t> n_waiting_{0};
     int32_t n_busy_ = 0;

@@ -9,11 +9,18 @@
 namespace llamaserve {
 
 void Scheduler::add_decode_tokens() {
+    if (speculation_) {
+        draft();
+    }
     for (Slot& slot : slots_) {
         if (slot.state == SlotState::generating) {
             slot.i_batch = static_cast<int32_t>(batch_.size());
             batch_.push_back({slot.run->sampled(), slot.n_cells(), &slot, false, true});
             slot.cells.push_back(slot.run->sampled());
+            for (const llama_token token : slot.draft) {
+                batch_.push_back({token, slot.n_cells(), &slot, false, true, true});
+                slot.cells.push_back(token);
+            }
         }
     }
 }
@@ -132,12 +139,15 @@ int32_t Scheduler::decode_once() {
     return result;
 }
 
-// Frees KV cells for the batch: what idle slots keep; then part of the batch's youngest prompt; then the place of the
-// youngest request, which goes on later. Returns false if one request is left that doesn't fit alone and isn't in the
-// batch.
+// Frees KV cells for the batch: what idle slots keep; then those of drafts; then part of the batch's youngest prompt;
+// then the place of the youngest request, which goes on later. Returns false if one request is left that doesn't fit
+// alone and isn't in the batch.
 bool Scheduler::make_room(Outbox& outbox) {
     if (Slot* slot = lru_idle_with_cells()) {
         give_up_cells(*slot);
+        return true;
+    }
+    if (drop_drafts()) {
         return true;
     }
     if (batch_.size() > 1) {
@@ -195,8 +205,14 @@ Slot* Scheduler::youngest(bool in_batch, bool in_prompt, const Slot* besides) {
 void Scheduler::drop_from_batch(Slot& slot) {
     const auto n = std::erase_if(batch_, [&](const Entry& e) { return e.slot == &slot; });
     slot.cells.resize(slot.cells.size() - n);
+    slot.draft.clear();
     slot.i_batch = -1;
-    for (size_t i = 0; i < batch_.size(); ++i) {
+    find_outputs();
+}
+
+// The first output of each slot.
+void Scheduler::find_outputs() {
+    for (size_t i = batch_.size(); i-- > 0;) {
         if (batch_[i].output) {
             batch_[i].slot->i_batch = static_cast<int32_t>(i);
         }
@@ -208,7 +224,11 @@ void Scheduler::drop_from_batch(Slot& slot) {
 void Scheduler::preempt(Slot& slot) {
     ++metrics_.n_preempted_total;
     slot.run->preempt(slot.cells);
-    cache_.save(slot.id, slot.cells);
+    if (!slot.shifted()) {
+        cache_.save(slot.id, slot.cells);
+    } else if (slot.state == SlotState::generating) {
+        slot.run->keep({cache_.read(slot.id), slot.n_plain});
+    }
     std::unique_ptr<Run> run = release(slot);
     clear_cells(slot);
     enqueue(std::move(run));

@@ -31,6 +31,9 @@ Slot* Scheduler::find_slot(const Run& run) {
         return slot.busy() ? nullptr : &slot;
     }
     if (params.cache_prompt) {
+        if (Slot* slot = find_reusable(run)) {
+            return slot;
+        }
         const auto matches = cache_.sequences(run.target());
         for (const auto& match : matches) {
             Slot& slot = slots_[static_cast<size_t>(match.holder)];
@@ -61,13 +64,18 @@ void Scheduler::begin(Slot& slot, Outbox& outbox) {
     Run& run = *slot.run;
     // The logits after the prompt are wanted, so its last token is computed in any case.
     const int32_t limit = run.n_target() - (run.wants_logits() ? 1 : 0);
+    if (restore_shifted(slot)) {
+        return;
+    }
     if (run.request().params.cache_prompt) {
         const Source source = find_source(slot, limit);
         if (wait_for_prefix(slot, limit, source.length)) {
             return;
         }
-        take(slot, source);
-        cache_.hold(slot.id, run.target());
+        if (!reuse_chunks(slot, source, limit)) {
+            take(slot, source);
+        }
+        hold_plain(slot, run.target());
     } else {
         give_up_cells(slot);
     }
@@ -162,6 +170,7 @@ void Scheduler::take(Slot& slot, const Source& source) {
     const std::vector<llama_token>& target = slot.run->target();
     int32_t n = 0;
     if (source.slot == &slot) {
+        drop_shifted(slot);
         if (slot.n_cells() - source.length > source.length / 8 + min_wait_tokens && !cache_.covered(slot.id)) {
             cache_.save(slot.id, slot.cells);
         }
@@ -187,6 +196,7 @@ void Scheduler::take(Slot& slot, const Source& source) {
 
 // Empties the slot for another prompt. What it holds goes to host memory, unless another slot has it, too.
 void Scheduler::give_up_cells(Slot& slot) {
+    drop_shifted(slot);
     if (!slot.cells.empty() && !cache_.covered(slot.id)) {
         cache_.save(slot.id, slot.cells);
     }

@@ -3,6 +3,7 @@
 
 #include "run.hpp"
 
+#include <cstdint>
 #include <memory>
 #include <set>
 #include <vector>
@@ -24,6 +25,7 @@ struct SlotSnapshot : RunSnapshot {
     int32_t id = 0, n_ctx = 0;
     SlotState state = SlotState::idle;
     int32_t n_prompt_tokens = 0;
+    bool speculative = false;
 };
 
 struct Slot {
@@ -33,7 +35,12 @@ struct Slot {
     SlotState state = SlotState::idle;
     std::unique_ptr<Run> run;
     std::vector<llama_token> cells; // tokens in the KV cache under this sequence, by position
-    int32_t i_batch = -1;           // the output in the batch that this slot samples from; -1 none
+    // So many of the cells, from the first one, are what their tokens alone give. Those after a shift are not: they saw
+    // tokens that are gone, and nobody else may have them.
+    int32_t n_plain = INT32_MAX;
+    int32_t i_batch = -1; // the output in the batch that this slot samples from; -1 none
+    // What may be sampled after the token sampled last: in the batch, and in `cells`, after it until it is verified.
+    std::vector<llama_token> draft;
     int64_t t_last_used_us = 0;
 
     // While waiting_prefix: who computes the prefix, and how many tokens of it are wanted.
@@ -50,6 +57,7 @@ struct Slot {
     bool busy() const { return run != nullptr; }
     bool in_prompt() const { return state == SlotState::waiting_prefix || state == SlotState::processing_prompt; }
     int32_t n_cells() const { return static_cast<int32_t>(cells.size()); }
+    bool shifted() const { return n_plain < n_cells(); }
 };
 
 } // namespace llamaserve

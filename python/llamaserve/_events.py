@@ -29,9 +29,9 @@ from llamaserve.results import (
 )
 
 
-def _timings(t: tuple[int, int, float, int, float]) -> Timings:
+def _timings(t: tuple[int, int, float, int, float, int, int]) -> Timings:
     """Counts (cached, prompt, predicted tokens) and milliseconds, with the rates worked out."""
-    cache_n, prompt_n, prompt_ms, predicted_n, predicted_ms = t
+    cache_n, prompt_n, prompt_ms, predicted_n, predicted_ms, draft_n, draft_n_accepted = t
 
     def per_token(ms: float, n: int) -> float:
         return ms / n if n else 0.0
@@ -51,6 +51,8 @@ def _timings(t: tuple[int, int, float, int, float]) -> Timings:
         predicted_ms,
         per_token(predicted_ms, later_n),
         per_second(predicted_ms, later_n),
+        draft_n or msgspec.UNSET,
+        draft_n_accepted if draft_n else msgspec.UNSET,
     )
 
 

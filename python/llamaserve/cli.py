@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llamaserve.options import EXIT_USAGE, OptionError, Settings, parse, render_completion_bash, render_help
@@ -118,8 +119,14 @@ def _load(settings: Settings) -> Engine:
     from llamaserve.params import CompletionParams  # noqa: PLC0415
 
     path = models.resolve(settings.model)
+    engine_options = dict(settings.engine)
+    if settings.model.spec_draft_hf:
+        draft = replace(
+            settings.model, hf_repo=settings.model.spec_draft_hf, hf_file=engine_options.get("spec_draft_model")
+        )
+        engine_options["spec_draft_model"] = str(models.resolve(draft))
     defaults = msgspec.convert(settings.sampling, CompletionParams) if settings.sampling else None
-    return Engine(path, defaults=defaults, **settings.engine)
+    return Engine(path, defaults=defaults, **engine_options)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ class EngineOptions(TypedDict, total=False):
     batch_size: int
     ubatch_size: int
     keep: int
+    context_shift: bool
     swa_full: bool
     flash_attn: Literal["on", "off", "auto"]
     rope_scaling: Literal["none", "linear", "yarn"]
@@ -82,9 +83,46 @@ class EngineOptions(TypedDict, total=False):
     pooling: Literal["none", "mean", "cls", "last", "rank"]
     embd_normalize: int
     cache_ram: int
+    cache_reuse: int
     ctx_checkpoints: int
     step_target_ms: float
     queue_size: int
+    spec_type: list[str]
+    spec_default: bool
+    spec_draft_model: str | Path
+    spec_draft_n_max: int
+    spec_draft_n_min: int
+    spec_draft_p_split: float
+    spec_draft_p_min: float
+    spec_draft_backend_sampling: bool
+    spec_draft_type_k: CacheType
+    spec_draft_type_v: CacheType
+    spec_draft_ngl: int | str
+    spec_draft_device: str
+    spec_draft_override_tensor: str
+    spec_draft_cpu_moe: bool
+    spec_draft_n_cpu_moe: int
+    spec_draft_threads: int
+    spec_draft_threads_batch: int
+    spec_ngram_mod_n_min: int
+    spec_ngram_mod_n_max: int
+    spec_ngram_mod_n_match: int
+    spec_ngram_simple_size_n: int
+    spec_ngram_simple_size_m: int
+    spec_ngram_simple_min_hits: int
+    spec_ngram_map_k_size_n: int
+    spec_ngram_map_k_size_m: int
+    spec_ngram_map_k_min_hits: int
+    spec_ngram_map_k4v_size_n: int
+    spec_ngram_map_k4v_size_m: int
+    spec_ngram_map_k4v_min_hits: int
+    lookup_cache_static: str | Path
+    lookup_cache_dynamic: str | Path
+    spec_synth_len: float
+    spec_synth_rates: str
+
+
+_PATHS = frozenset(("spec_draft_model", "lookup_cache_static", "lookup_cache_dynamic"))
 
 
 def make_engine_params(model: str, options: EngineOptions) -> _core.EngineParams:
@@ -115,6 +153,8 @@ def _converted(name: str, given: object) -> object:
     """The value in the form that the core takes."""
     if name == "chat_template_kwargs" and isinstance(given, dict):
         return {key: msgspec.json.encode(value).decode() for key, value in given.items()}
-    if name == "n_gpu_layers":
+    if name in ("n_gpu_layers", "spec_draft_ngl"):
+        return str(given)
+    if name in _PATHS and isinstance(given, Path):
         return str(given)
     return given

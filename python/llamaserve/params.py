@@ -76,7 +76,15 @@ class CompletionParams(SamplingParams, kw_only=True, omit_defaults=True):
     """Texts that end the generation; they are not part of the output."""
     n_indent: UInt | None = None
     n_keep: Limit | None = None
+    """Tokens at the start that a context shift keeps; -1 keeps the whole prompt."""
     n_discard: UInt | None = None
+    """Tokens that a context shift drops; 0 drops half of those that may go."""
+    n_cache_reuse: UInt | None = None
+    """Shortest chunk of the prompt to reuse at another position; 0 is off. See `--cache-reuse`."""
+    speculative_n_max: UInt | None = msgspec.field(default=None, name="speculative.n_max")
+    """Most tokens to draft at a time, where the engine speculates; 0 drafts none."""
+    speculative_n_min: UInt | None = msgspec.field(default=None, name="speculative.n_min")
+    """Shorter drafts are not used."""
     t_max_predict_ms: int | None = None
     """Stop at the first line break after this many milliseconds of generating; 0 or less: no limit."""
     cache_prompt: bool | None = None
@@ -123,7 +131,8 @@ def merge(params: CompletionParams | None, overrides: Mapping[str, Any]) -> Comp
     for name in overrides:
         if name not in known:
             raise TypeError(f"unknown completion parameter {name!r}")
-    checked = msgspec.convert(dict(overrides), CompletionParams)
+    encoded = dict(zip(known, CompletionParams.__struct_encode_fields__, strict=True))
+    checked = msgspec.convert({encoded[name]: value for name, value in overrides.items()}, CompletionParams)
     if params is None:
         return checked
     return msgspec.structs.replace(params, **{name: getattr(checked, name) for name in overrides})

@@ -23,6 +23,10 @@ class Timings(msgspec.Struct, frozen=True):
     predicted_ms: float
     predicted_per_token_ms: float
     predicted_per_second: float
+    draft_n: int | msgspec.UnsetType = msgspec.UNSET
+    """Tokens that were drafted; not set if there were none."""
+    draft_n_accepted: int | msgspec.UnsetType = msgspec.UNSET
+    """Those of them that were sampled then."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -171,6 +175,8 @@ class SlotInfo(msgspec.Struct, frozen=True):
     prompt: str
     generated: str
     params: dict[str, object]
+    speculative: bool = False
+    """Whether the engine drafts tokens."""
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -198,6 +204,12 @@ class Metrics(msgspec.Struct, frozen=True):
     cache_ram_bytes: int
     """Host memory taken by saved prefixes."""
     cache_ram_entries: int
+    n_drafts_total: int = 0
+    """Drafts that were verified, then tokens in them, and those that were sampled as drafted."""
+    n_draft_tokens_total: int = 0
+    n_draft_accepted_total: int = 0
+    n_draft_accepted_by_place: list[int] = []
+    """Accepted tokens by their place in the draft."""
 
 
 class ModelInfo(msgspec.Struct, frozen=True):

@@ -19,6 +19,8 @@ class ModelSettings:
     hf_repo: str | None = None
     hf_file: str | None = None
     hf_token: str | None = None
+    spec_draft_hf: str | None = None
+    """Repository of the draft model."""
     offline: bool = False
     alias: list[str] = field(default_factory=list)
     """Names of the model, sorted; responses carry the first."""

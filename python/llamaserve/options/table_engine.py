@@ -51,6 +51,17 @@ CONTEXT = (
         help="Tokens at the start of the prompt to keep when the context is full; -1 keeps all.",
     ),
     Option(
+        dest="context_shift",
+        flags=("--context-shift",),
+        negative_flags=("--no-context-shift",),
+        env="LLAMA_ARG_CONTEXT_SHIFT",
+        type=Switch(),
+        default=False,
+        section="context",
+        scope="engine",
+        help="When a request's context is full, drop its oldest tokens (but those of --keep) and go on.",
+    ),
+    Option(
         dest="batch_size",
         flags=("-b", "--batch-size"),
         env="LLAMA_ARG_BATCH",
@@ -221,6 +232,18 @@ MEMORY = (
         scope="engine",
         help="Host memory for prompts that a slot had to give up, in MiB: they are restored, not computed again, when "
         "they come back. -1: no limit, 0: none.",
+    ),
+    Option(
+        dest="cache_reuse",
+        flags=("--cache-reuse",),
+        env="LLAMA_ARG_CACHE_REUSE",
+        type=Int(min=0),
+        default=0,
+        default_text="0: off",
+        section="memory",
+        scope="engine",
+        help="Shortest chunk of a prompt, in tokens, to reuse from a slot that has it at another position. Outputs "
+        "then differ a little from those of a prompt that was computed as a whole.",
     ),
     Option(
         dest="ctx_checkpoints",

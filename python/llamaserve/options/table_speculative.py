@@ -1,9 +1,12 @@
-"""Speculative decoding: llama-server's options, not supported yet, and those llama-server itself has removed."""
+"""Speculative decoding, and the options that llama-server itself has removed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from . import syntax as v
-from .spec import Option
+from .spec import Option, Scope
 from .table_engine import CACHE_TYPES
 from .table_unsupported import later
 from .values import Choice, Custom, Flag, Float, Int, Str, Switch, ValueType, path
@@ -20,19 +23,20 @@ def _spec(
     env: str | None = None,
     default: object = None,
     negative: tuple[str, ...] = (),
-    accepts: tuple[object, ...] = (),
+    combine: Callable[[Any, Any], Any] | None = None,
+    scope: Scope = "engine",
 ) -> Option:
-    return later(
-        dest,
-        *flags,
+    return Option(
+        dest=dest,
+        flags=flags,
         type=type,
         section="speculative",
-        note="speculative decoding",
+        scope=scope,
         help=help,
-        env=env,
+        env=f"LLAMA_ARG_{env}" if env else None,
         default=default,
-        negative=negative,
-        accepts=accepts,
+        negative_flags=negative,
+        combine=combine,
     )
 
 
@@ -42,30 +46,31 @@ _DRAFT = (
         "--spec-type",
         env="SPEC_TYPE",
         type=Custom(v.names_required, "TYPE,...", "names separated by commas"),
-        help="Kinds of speculation: none, draft-simple, draft-eagle3, draft-mtp, draft-dflash, draft-dspark, "
-        "ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod, ngram-cache.",
-        default=["none"],
-        accepts=(["none"],),
+        help="Ways to draft tokens, tried in this order: none, ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod, "
+        "ngram-cache, draft-simple (with --spec-draft-model, whose default it is). draft-eagle3, draft-mtp, "
+        "draft-dflash and draft-dspark are not supported yet.",
+        combine=v.extend,
     ),
     _spec(
         "spec_draft_model",
         *("--spec-draft-model", "-md", "--model-draft"),
         env="SPEC_DRAFT_MODEL",
         type=path(),
-        help="The draft model.",
+        help="Small model with the same vocabulary that drafts tokens.",
     ),
     _spec(
         "spec_draft_hf",
         *("--spec-draft-hf", "-hfd", "-hfrd", "--hf-repo-draft"),
         env="SPEC_DRAFT_HF_REPO",
         type=Str("USER/REPO[:QUANT]"),
-        help="Repository of the draft model.",
+        scope="model",
+        help="Repository of the draft model on Hugging Face; --spec-draft-model then names the file in it.",
     ),
     _spec(
         "spec_draft_n_max",
         "--spec-draft-n-max",
         env="SPEC_DRAFT_N_MAX",
-        type=Int(min=0),
+        type=Int(min=0, max=1024),
         default=3,
         help="Most tokens to draft.",
     ),
@@ -73,9 +78,9 @@ _DRAFT = (
         "spec_draft_n_min",
         "--spec-draft-n-min",
         env="SPEC_DRAFT_N_MIN",
-        type=Int(),
+        type=Int(min=0, max=1024),
         default=0,
-        help="Fewest tokens to draft.",
+        help="Fewest tokens to draft: shorter drafts are not used.",
     ),
     _spec(
         "spec_draft_p_split",
@@ -83,7 +88,7 @@ _DRAFT = (
         env="SPEC_DRAFT_P_SPLIT",
         type=Float(metavar="P"),
         default=0.1,
-        help="Probability from which a draft may branch.",
+        help="Accepted as llama-server accepts it; drafts don't branch.",
     ),
     _spec(
         "spec_draft_p_min",
@@ -153,10 +158,22 @@ _DRAFT = (
         help="As --n-cpu-moe, for the draft model.",
     ),
     *(
-        _spec(f"spec_draft_{name}", *flags, type=type, help=f"As --{name.replace('_', '-')}, for the draft model.")
+        _spec(f"spec_draft_{name}", *flags, type=Int(), help=f"As --{name.replace('_', '-')}, for the draft model.")
+        for name, flags in (
+            ("threads", ("--spec-draft-threads", "-td", "--threads-draft")),
+            ("threads_batch", ("--spec-draft-threads-batch", "-tbd", "--threads-batch-draft")),
+        )
+    ),
+    *(
+        later(
+            f"spec_draft_{name}",
+            *flags,
+            type=type,
+            section="speculative",
+            note="binding threads to CPUs",
+            help=f"As --{name.replace('_', '-')}, for the draft model.",
+        )
         for name, flags, type in (
-            ("threads", ("--spec-draft-threads", "-td", "--threads-draft"), Int()),
-            ("threads_batch", ("--spec-draft-threads-batch", "-tbd", "--threads-batch-draft"), Int()),
             ("cpu_mask", ("--spec-draft-cpu-mask", "-Cd", "--cpu-mask-draft"), Str("MASK")),
             ("cpu_range", ("--spec-draft-cpu-range", "-Crd", "--cpu-range-draft"), Str("LO-HI")),
             ("cpu_strict", ("--spec-draft-cpu-strict", "--cpu-strict-draft"), _BIT),
@@ -172,39 +189,45 @@ _DRAFT = (
 
 _NGRAM = (
     *(
-        _spec(f"spec_ngram_mod_n_{name}", f"--spec-ngram-mod-n-{name}", type=Int(), default=default, help=help)
-        for name, default, help in (
-            ("min", 48, "Fewest tokens to draft from n-grams (ngram-mod)."),
-            ("max", 64, "Most tokens to draft from n-grams (ngram-mod)."),
-            ("match", 24, "Length of the n-gram looked up (ngram-mod)."),
+        _spec(
+            f"spec_ngram_mod_n_{name}",
+            f"--spec-ngram-mod-n-{name}",
+            type=Int(min=low, max=1024),
+            default=default,
+            help=help,
+        )
+        for name, default, low, help in (
+            ("min", 48, 0, "Fewest tokens to draft from n-grams (ngram-mod)."),
+            ("max", 64, 0, "Most tokens to draft from n-grams (ngram-mod)."),
+            ("match", 24, 1, "Length of the n-gram looked up (ngram-mod)."),
         )
     ),
     *(
         _spec(
             f"spec_ngram_{kind.replace('-', '_')}_{name.replace('-', '_')}",
             f"--spec-ngram-{kind}-{name}",
-            type=Int(min=1),
+            type=Int(min=1, max=high),
             default=default,
             help=f"{help} (ngram-{kind}).",
         )
         for kind in ("simple", "map-k", "map-k4v")
-        for name, default, help in (
-            ("size-n", 12, "Length of the n-gram looked up"),
-            ("size-m", 48, "Length of the draft"),
-            ("min-hits", 1, "How often an n-gram must have occurred"),
+        for name, default, high, help in (
+            ("size-n", 12, 1024, "Length of the n-gram looked up"),
+            ("size-m", 48, 1024, "Length of the draft"),
+            ("min-hits", 1, 65535, "How often an n-gram must have occurred"),
         )
     ),
     _spec(
         "lookup_cache_static",
         *("-lcs", "--lookup-cache-static"),
         type=path(),
-        help="N-grams to draft from, not updated.",
+        help="File of n-grams to draft from (ngram-cache), as llama-lookup-create makes it.",
     ),
     _spec(
         "lookup_cache_dynamic",
         *("-lcd", "--lookup-cache-dynamic"),
         type=path(),
-        help="N-grams to draft from, updated while generating.",
+        help="The same, of earlier outputs. Not written to.",
     ),
     _spec(
         "spec_synth_len",
@@ -220,7 +243,7 @@ _NGRAM = (
         type=Str("P,P,..."),
         help="Pretend these rates of acceptance, one for each position (for benchmarks).",
     ),
-    _spec("spec_default", "--spec-default", type=Flag(), help="Speculate with the default settings."),
+    _spec("spec_default", "--spec-default", type=Flag(), help="Same as --spec-type ngram-mod."),
 )
 
 

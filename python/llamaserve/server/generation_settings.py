@@ -13,7 +13,6 @@ _ABSENT: dict[str, Any] = {
     "chat_format": "Content-only",
     "reasoning_format": "none",
     "reasoning_in_content": False,
-    "speculative.types": "none",
     "backend_sampling": False,
     "lora": [],
 }

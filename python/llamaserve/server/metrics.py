@@ -36,9 +36,9 @@ def render(m: Metrics) -> str:
         ("n_decode_total", "Calls of llama_decode", m.n_decode_total),
         ("n_tokens_max", "Longest sequence so far, prompt and output", m.n_tokens_max),
         ("requests_preempted_total", "Times a request had to wait because the KV cache was full", m.n_preempted_total),
-        ("spec_decode_num_draft_tokens_total", "Tokens drafted by speculative decoding", 0),
-        ("spec_decode_num_accepted_tokens_total", "Drafted tokens that the model accepted", 0),
-        ("spec_decode_num_drafts_total", "Drafts that the model verified", 0),
+        ("spec_decode_num_draft_tokens_total", "Tokens drafted by speculative decoding", m.n_draft_tokens_total),
+        ("spec_decode_num_accepted_tokens_total", "Drafted tokens that the model accepted", m.n_draft_accepted_total),
+        ("spec_decode_num_drafts_total", "Drafts that the model verified", m.n_drafts_total),
     ]
     gauges: list[tuple[str, str, float]] = [
         ("prompt_tokens_seconds", "Prompt tokens a second", _rate(m.prompt_tokens_window, m.prompt_seconds_window)),
@@ -54,7 +54,16 @@ def render(m: Metrics) -> str:
         ("cache_ram_bytes", "Host memory taken by saved prompts", m.cache_ram_bytes),
         ("cache_ram_entries", "Saved prompts in host memory", m.cache_ram_entries),
     ]
-    return "".join(_lines(kind, item) for kind, items in (("counter", counters), ("gauge", gauges)) for item in items)
+    groups = (("counter", counters), ("gauge", gauges))
+    return "".join(_lines(kind, item) for kind, items in groups for item in items) + _accepted_by_place(m)
+
+
+def _accepted_by_place(m: Metrics) -> str:
+    if not m.n_draft_accepted_by_place:
+        return ""
+    name = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
+    rows = "".join(f'{name}{{position="{i}"}} {n}\n' for i, n in enumerate(m.n_draft_accepted_by_place))
+    return f"# HELP {name} Accepted tokens by their place in the draft\n# TYPE {name} counter\n{rows}"
 
 
 def _lines(kind: str, item: tuple[str, str, float]) -> str:

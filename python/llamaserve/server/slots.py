@@ -60,7 +60,7 @@ async def list_slots(
 
 
 def _slot(info: SlotInfo) -> Slot:
-    slot = Slot(info.id, info.n_ctx, False, info.is_processing)
+    slot = Slot(info.id, info.n_ctx, info.speculative, info.is_processing)
     if info.id_task < 0:
         return slot
     slot.id_task = info.id_task
