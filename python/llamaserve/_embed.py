@@ -140,6 +140,8 @@ def embedding_of(event: _core.Event, *, pooled: bool) -> Embedding:
 def ranking_of(events: list[_core.Event], top_n: int | None) -> Ranking:
     scores = [memoryview(event.embedding).cast("f")[0] for event in events]
     # A score that is no number is the worst.
-    order = sorted(range(len(scores)), key=lambda i: scores[i] if scores[i] == scores[i] else float("-inf"), reverse=True)
+    order = sorted(
+        range(len(scores)), key=lambda i: scores[i] if scores[i] == scores[i] else float("-inf"), reverse=True
+    )
     documents = tuple(RankedDocument(i, scores[i]) for i in order[:top_n])
     return Ranking(documents, sum(event.n_prompt_tokens for event in events))

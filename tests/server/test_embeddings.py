@@ -203,7 +203,9 @@ def test_wrong_rankings(ranker: App, body: dict[str, Any], told: str) -> None:
 
 
 @pytest.mark.parametrize("path", [*EMBEDDING_ROUTES, "/rerank"])
-@pytest.mark.parametrize("body", [b"", b"{", b"null", b"[]", b'{"input": NaN, "query": NaN}', b'{"input": ' + b"[" * 99999])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"null", b"[]", b'{"input": NaN, "query": NaN}', b'{"input": ' + b"[" * 99999]
+)
 def test_broken_bodies(path: str, body: bytes) -> None:
     response = app_with(pooling="rank").request("POST", path, content=body)
     assert response.status_code == 400
@@ -220,8 +222,7 @@ def test_a_client_that_leaves_cancels(app: App) -> None:
         async def receive() -> Any:
             if messages:
                 return messages.pop()
-            while not app.engine.embedded:
-                await asyncio.sleep(0)
+            await app.engine.hanging.wait()
             return {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:
@@ -242,8 +243,10 @@ def test_a_client_that_leaves_cancels(app: App) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["content", "type", "text", "prompt_string", "x"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["content", "type", "text", "prompt_string", "x"]), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 fields = st.sampled_from(

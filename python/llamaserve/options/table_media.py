@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .spec import Option
 from .table_unsupported import later
-from .values import Flag, Float, Int, Str, Switch, ValueType, path
+from .values import Float, Int, Str, Switch, ValueType, path
 
 
 def _media(

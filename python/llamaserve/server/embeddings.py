@@ -88,9 +88,7 @@ class OpenAIEmbeddings(msgspec.Struct):
     summary="Embed texts",
     tags=["llama-server"],
 )
-async def embed(
-    data: Annotated[EmbeddingRequest, Body()], state: State, priority: PriorityHeader = None
-) -> ASGIApp:
+async def embed(data: Annotated[EmbeddingRequest, Body()], state: State, priority: PriorityHeader = None) -> ASGIApp:
     """Embeds inputs. Needs `--embeddings`."""
     return Single(_work(state.server, data, priority, openai=False))
 
@@ -129,13 +127,17 @@ def _work(
             inputs,
             normalize=request.embd_normalize,
             dimensions=request.dimensions,
-            priority=request.priority or priority or 0,
+            priority=request.priority if request.priority is not None else priority or 0,
         )
         if openai:
-            return _openai(embeddings, request.model or server.model_name, as_base64=request.encoding_format == "base64")
-        return b"[" + b",".join(
-            b'{"index":%d,"embedding":%b}' % (i, e.json(rows=True)) for i, e in enumerate(embeddings)
-        ) + b"]"
+            return _openai(
+                embeddings, request.model or server.model_name, as_base64=request.encoding_format == "base64"
+            )
+        return (
+            b"["
+            + b",".join(b'{"index":%d,"embedding":%b}' % (i, e.json(rows=True)) for i, e in enumerate(embeddings))
+            + b"]"
+        )
 
     return work
 

@@ -95,11 +95,13 @@ async def rerank(data: Annotated[RerankRequest, Body()], state: State, priority:
     texts = [d if isinstance(d, str) else d.text for d in documents]
 
     async def work() -> bytes:
-        rank = data.priority or priority or 0
-        ranking = await engine.arerank(data.query, texts, top_n=data.top_n, priority=rank)
+        turn = data.priority if data.priority is not None else priority or 0
+        ranking = await engine.arerank(data.query, texts, top_n=data.top_n, priority=turn)
         if tei:
             with_text = bool(data.return_text)
-            return _encode([TeiResult(d.index, d.score, texts[d.index] if with_text else UNSET) for d in ranking.documents])
+            return _encode(
+                [TeiResult(d.index, d.score, texts[d.index] if with_text else UNSET) for d in ranking.documents]
+            )
         with_document = bool(data.return_documents)
         results = [
             JinaResult(d.index, d.score, DocumentText(texts[d.index]) if with_document else UNSET)
