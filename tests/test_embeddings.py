@@ -176,8 +176,7 @@ def test_closing_ends_inputs() -> None:
     engine = Engine(models.minilm(), embedding=True)
     threading.Timer(0.3, engine.close).start()
     with pytest.raises(EngineClosedError):
-        while True:
-            engine.embed(["word " * 300] * 50)
+        engine.embed(["word " * 300] * 2000)
     with pytest.raises(EngineClosedError):
         engine.embed("x")
 
@@ -320,12 +319,8 @@ def test_one_bad_input_fails_the_call_alone(minilm: Engine) -> None:
 
 def test_odd_texts(minilm: Engine) -> None:
     for text in ("\0", "a\0b", "\U0001f600" * 50, "\u202e\u0301\ufffd", " \t\n ", "[CLS][SEP][MASK]", "x" * 20000):
-        try:
-            (embedding,) = minilm.embed(text)
-        except RequestError as e:
-            assert e.kind == "context_size"
-        else:
-            assert all(np.isfinite(embedding.vector))
+        (embedding,) = minilm.embed(text)
+        assert all(np.isfinite(embedding.vector))
 
 
 def test_rankings_that_cannot_be_made(ranker: Engine) -> None:
@@ -351,6 +346,8 @@ def test_what_an_engine_is_not_made_for(ranker: Engine, minilm: Engine, tiny: En
         ranker.embed("x")
     with pytest.raises(RequestError, match="can't complete text"):
         minilm.complete("x")
+    with pytest.raises(ModelLoadError, match="needs a reranker"):
+        Engine(models.minilm(), reranking=True)
     bad: Any = {"pooling": "max"}
     with pytest.raises(ModelLoadError, match="pooling"):
         Engine(models.minilm(), embedding=True, **bad)

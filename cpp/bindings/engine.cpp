@@ -112,8 +112,8 @@ void init_engine(nb::module_& m) {
                  return e.submit(std::move(prompt), params, handle.sink);
              })
         .def("embed",
-             [](Engine& e, RequestKind kind, std::vector<std::vector<PromptPart>> inputs, const EmbeddingParams& embedding,
-                const RequestParams& params, const SinkHandle& handle) {
+             [](Engine& e, RequestKind kind, std::vector<std::vector<PromptPart>> inputs,
+                const EmbeddingParams& embedding, const RequestParams& params, const SinkHandle& handle) {
                  nb::gil_scoped_release released;
                  return e.embed(kind, std::move(inputs), embedding, params, handle.sink);
              })

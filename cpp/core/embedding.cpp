@@ -43,7 +43,8 @@ std::vector<llama_token> rerank_tokens(const Model& model, const std::string& qu
         return model.tokenize(fill_in(form, query, document), false, true);
     }
     const llama_vocab* vocab = model.vocab();
-    const llama_token eos = llama_vocab_eos(vocab) == LLAMA_TOKEN_NULL ? llama_vocab_sep(vocab) : llama_vocab_eos(vocab);
+    const llama_token eos =
+        llama_vocab_eos(vocab) == LLAMA_TOKEN_NULL ? llama_vocab_sep(vocab) : llama_vocab_eos(vocab);
     std::vector<llama_token> out;
     auto add = [&](bool wanted, llama_token token) {
         if (wanted && token != LLAMA_TOKEN_NULL) {
@@ -90,8 +91,9 @@ std::optional<Failure> prepare_embedding(Request& request, const Model& model) {
     }
     if (n > n_ctx) {
         return Failure{"context_size",
-                       "input (" + std::to_string(n) + " tokens) is too large to process. The available context size is " +
-                           std::to_string(n_ctx) + " tokens",
+                       "input (" + std::to_string(n) +
+                           " tokens) is too large to process. The available context size is " + std::to_string(n_ctx) +
+                           " tokens",
                        n, n_ctx};
     }
     return std::nullopt;

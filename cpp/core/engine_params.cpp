@@ -79,11 +79,11 @@ void set_embeddings(const EngineParams& in, common_params& out) {
     out.embd_normalize = in.embd_normalize;
     if (!in.pooling.empty()) {
         out.pooling_type = choice<enum llama_pooling_type>("pooling", in.pooling,
-                                                      {{"none", LLAMA_POOLING_TYPE_NONE},
-                                                       {"mean", LLAMA_POOLING_TYPE_MEAN},
-                                                       {"cls", LLAMA_POOLING_TYPE_CLS},
-                                                       {"last", LLAMA_POOLING_TYPE_LAST},
-                                                       {"rank", LLAMA_POOLING_TYPE_RANK}});
+                                                           {{"none", LLAMA_POOLING_TYPE_NONE},
+                                                            {"mean", LLAMA_POOLING_TYPE_MEAN},
+                                                            {"cls", LLAMA_POOLING_TYPE_CLS},
+                                                            {"last", LLAMA_POOLING_TYPE_LAST},
+                                                            {"rank", LLAMA_POOLING_TYPE_RANK}});
     }
     if (in.reranking) {
         out.pooling_type = LLAMA_POOLING_TYPE_RANK;

@@ -66,9 +66,9 @@ struct EngineParams : SpeculativeParams {
     bool cache_prompt = true;
     std::vector<std::string> reverse_prompt;
 
-    bool embedding = false;  // make embeddings
-    bool reranking = false;  // and rerank scores: pooling "rank"
-    std::string pooling;     // none, mean, cls, last or rank; empty: as the model says
+    bool embedding = false; // make embeddings
+    bool reranking = false; // and rerank scores: pooling "rank"
+    std::string pooling;    // none, mean, cls, last or rank; empty: as the model says
     int32_t embd_normalize = 2;
 
     std::string chat_template;

@@ -94,6 +94,16 @@ std::string template_error(const std::string& given, const llama_model* model) {
     return "";
 }
 
+// Whether the model has what turns an embedding into a score: without it, "rank" would give any numbers.
+bool has_ranking_head(const std::string& path) {
+    gguf_init_params params{true, nullptr};
+    const LogCapture quiet(true);
+    const std::unique_ptr<gguf_context, decltype(&gguf_free)> gguf(gguf_init_from_file(path.c_str(), params),
+                                                                   gguf_free);
+    return !gguf || gguf_find_key(gguf.get(), "split.count") >= 0 || gguf_find_tensor(gguf.get(), "cls.weight") >= 0 ||
+           gguf_find_tensor(gguf.get(), "cls.output.weight") >= 0;
+}
+
 std::string meta_or_empty(const llama_model* model, const char* key) {
     std::array<char, 256> buffer{};
     const int32_t n = llama_model_meta_val_str(model, key, buffer.data(), buffer.size());
@@ -137,6 +147,9 @@ Model::Model(const EngineParams& in) {
     if (context_ == nullptr) {
         throw LoadError(
             why("was read, but no context could be made for it; a smaller ctx_size or batch_size needs less memory"));
+    }
+    if (llama_pooling_type(context_) == LLAMA_POOLING_TYPE_RANK && !has_ranking_head(in.model)) {
+        throw LoadError(in.model + ": has no head that gives scores; pooling \"rank\" (reranking) needs a reranker");
     }
     vocab_ = llama_model_get_vocab(model_);
     try {

@@ -34,6 +34,11 @@ void Scheduler::embed(Outbox& outbox) {
             }
         }
     }
+    for (Slot& slot : slots_) {
+        if (slot.state == SlotState::embedding) {
+            slot.i_batch = -1; // nothing is sampled from it
+        }
+    }
     if (llama_get_memory(ctx_) != nullptr) {
         llama_set_embeddings(ctx_, false);
     }

@@ -97,6 +97,7 @@ class FakeEngine:
         self.defaults: CompletionParams | None = None
         self.streams: list[FakeStream] = []
         self.embedded: list[tuple[list[Prompt], int | None, int | None, int]] = []
+        self.hanging = asyncio.Event()
         self.cancelled = False
         self.submitted: list[tuple[Prompt, CompletionParams, ChatConstraint | None]] = []
         self.hang = False
@@ -146,6 +147,7 @@ class FakeEngine:
         return Ranking(tuple(RankedDocument(i, len(documents[i]) / 2) for i in order[:top_n]), 5 * len(documents))
 
     async def _hang(self) -> None:
+        self.hanging.set()
         try:
             await asyncio.Event().wait()
         finally:

@@ -222,8 +222,7 @@ def test_a_client_that_leaves_cancels(app: App) -> None:
         async def receive() -> Any:
             if messages:
                 return messages.pop()
-            while not app.engine.embedded:
-                await asyncio.sleep(0)
+            await app.engine.hanging.wait()
             return {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:

@@ -127,7 +127,7 @@ def _work(
             inputs,
             normalize=request.embd_normalize,
             dimensions=request.dimensions,
-            priority=request.priority or priority or 0,
+            priority=request.priority if request.priority is not None else priority or 0,
         )
         if openai:
             return _openai(

@@ -95,8 +95,8 @@ async def rerank(data: Annotated[RerankRequest, Body()], state: State, priority:
     texts = [d if isinstance(d, str) else d.text for d in documents]
 
     async def work() -> bytes:
-        rank = data.priority or priority or 0
-        ranking = await engine.arerank(data.query, texts, top_n=data.top_n, priority=rank)
+        turn = data.priority if data.priority is not None else priority or 0
+        ranking = await engine.arerank(data.query, texts, top_n=data.top_n, priority=turn)
         if tei:
             with_text = bool(data.return_text)
             return _encode(
