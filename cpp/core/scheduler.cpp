@@ -101,12 +101,12 @@ bool Scheduler::step(Outbox& outbox) {
     embed(outbox);
     shift_contexts(outbox);
     batch_.clear();
-    add_decode_tokens();
+    const int64_t t0 = ggml_time_us();
+    add_decode_tokens(); // drafting takes time, too
     add_prompt_tokens();
     if (batch_.empty()) {
         return !idle();
     }
-    const int64_t t0 = ggml_time_us();
     if (decode(outbox)) {
         after_decode(outbox, ggml_time_us() - t0);
     }
