@@ -160,7 +160,9 @@ def _tools(request: MessagesRequest) -> dict[str, Any]:
 
 def _tool(tool: ClientTool, where: str) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
-        raise ApiError(400, f"Field '{where}.type': tools that Anthropic runs ({tool.type!r}) are not supported")
+        raise ApiError(
+            400, f"Field '{where}.type': {tool.type!r} is not supported; use 'custom' with an 'input_schema'"
+        )
     check_depth(tool.input_schema, f"{where}.input_schema")
     function: dict[str, Any] = {
         "name": tool.name,

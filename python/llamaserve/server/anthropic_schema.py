@@ -70,7 +70,7 @@ class ClientTool(msgspec.Struct):
     input_schema: dict[str, Any] | None = None
     """JSON schema of the tool's input."""
     type: str | None = None
-    """"custom". Tools that Anthropic runs are not supported."""
+    """"custom". The tools that Anthropic defines are not supported."""
     strict: bool | None = None
 
 
