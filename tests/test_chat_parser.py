@@ -42,8 +42,8 @@ TAGGED_CALL = (
     "<parameter={{ k }}>\n{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>"
 )
 THINKING = (
-    "{% for m in messages %}<|{{ m.role }}|>{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n"
-    "{% endif %}{{ m.content }}\n{% endfor %}"
+    "{% for m in messages %}<|{{ m.role }}|>{% if m.reasoning_content %}"
+    "<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% if enable_thinking is defined and not enable_thinking %}"
     "<think>\n\n</think>\n\n{% endif %}{% endif %}"
 )
@@ -118,7 +118,9 @@ def test_pieces_make_up_the_whole(engines: dict[str, Engine], name: str, data: s
     write = tagged_call if name == "tagged calls" else json_call
     text = "".join(
         (
-            data.draw(st.sampled_from(["", "<think>\n"])) + data.draw(odd_text) + data.draw(st.sampled_from(["", "\n</think>\n\n"])),
+            data.draw(st.sampled_from(["", "<think>\n"])),
+            data.draw(odd_text),
+            data.draw(st.sampled_from(["", "\n</think>\n\n"])),
             data.draw(odd_text),
             "".join(write(a) for a in data.draw(st.lists(arguments, max_size=2))),
         )
@@ -153,7 +155,7 @@ def long_answers(name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_work_grows_with_the_text(engines: dict[str, Engine], name: str) -> None:
-    """Counted in bytes that llama-common's parser reads; a parse for every piece would be thousands of times the text."""
+    """Counted in bytes that the parser reads; a parse for every piece would make it thousands of times the text."""
     prompt = engines[name].apply_template(MESSAGES, stream=True, tools=[TOOL], parallel_tool_calls=True)
     for kind, text in long_answers(name).items():
         parser = prompt.parser()
