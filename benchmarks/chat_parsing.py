@@ -46,7 +46,8 @@ def main() -> None:
                 halves.append((time.perf_counter() - start) / len(half) * 1e6)
             parser.feed("", final=True)
             print(
-                f"{name}: {len(parts)} tokens, {halves[0]:.1f} us a token in the first half, {halves[1]:.1f} in the second; "
+                f"{name}: {len(parts)} tokens, {halves[0]:.1f} us a token in the first half, "
+                f"{halves[1]:.1f} in the second; "
                 f"the parser read {parser.parsed_bytes / len(text):.1f} times the text"
             )
 

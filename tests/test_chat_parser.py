@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from llamaserve import Engine
+from llamaserve import Engine, ModelLoadError, RequestError
 from llamaserve.chat import ChatPrompt
 from llamaserve.results import ChatDelta, ChatMessage
 
@@ -186,3 +186,15 @@ def test_an_answer_in_no_known_form_is_content(engines: dict[str, Engine]) -> No
     deltas += parser.feed("", final=True)
     assert gathered(deltas) == (text, "", [])
     assert whole(prompt, text) == (text, "", [])
+
+
+def test_a_template_that_can_not_be_parsed_says_why() -> None:
+    with pytest.raises(ModelLoadError, match=r"chat template can't be parsed: (?!std::exception)\S"):
+        Engine(models.tiny(), ctx_size=512, parallel=1, chat_template="{% if %}{{ messages[")
+
+
+def test_a_call_needs_tools(engines: dict[str, Engine]) -> None:
+    with pytest.raises(RequestError, match="no tools"):
+        engines["own form"].apply_template(MESSAGES, tool_choice="required")
+    with pytest.raises(RequestError, match="another tool named"):
+        engines["own form"].apply_template(MESSAGES, tools=[TOOL, TOOL])
