@@ -173,7 +173,7 @@ def test_response_formats() -> None:
     assert chat(response_format={"type": "json_object", "schema": {"const": 1}}).json_schema == {"const": 1}
     assert chat(response_format={"type": "json_schema", "json_schema": {"schema": {"a": 1}}}).json_schema == {"a": 1}
     assert chat(json_schema={}).json_schema == {"type": "object"}
-    for wrong in ({"type": "sound"}, {"type": "json_object", "schema": 1}):
+    for wrong in ({"type": "sound"}, {"type": "json_object", "schema": 1}, {"type": "json_schema"}):
         with pytest.raises(ApiError):
             chat(response_format=wrong)
 
@@ -202,6 +202,20 @@ def test_one_tool_by_name() -> None:
     assert (params.tools, params.tool_choice) == ([other], "required")
     with pytest.raises(ApiError, match="'h'"):
         chat(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "h"}})
+
+
+def test_allowed_tools() -> None:
+    other = {"type": "function", "function": {"name": "g"}}
+    choice: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [other]}}
+    params = chat(tools=[TOOL, other], tool_choice=choice)
+    assert (params.tools, params.tool_choice) == ([other], "required")
+    for wrong in (
+        {"type": "allowed_tools", "mode": "never", "tools": [other]},
+        {"type": "allowed_tools", "tools": [{"type": "function", "name": "h"}]},
+        {"type": "sound"},
+    ):
+        with pytest.raises(ApiError, match="tool_choice"):
+            chat(tools=[TOOL, other], tool_choice=wrong)
 
 
 def test_probabilities_of_held_back_text_are_not_lost(app: App) -> None:
