@@ -22,7 +22,7 @@ class Gate:
     """Wraps the app. CORS preflights are answered here, and so are requests that may not pass."""
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
-        self._app = app
+        self.app = app
         self._state = state
         self._cors = Cors(state)
         self._keys = [key.encode() for key in state.settings.api_keys]
@@ -35,7 +35,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         sent = dict(scope["headers"])
         extra = self._cors.headers(sent.get(b"origin", b""))
@@ -55,7 +55,7 @@ class Gate:
         elif self._keys and path not in self._public and not self._key_fits(sent):
             refusal = ApiError(401, "Invalid API Key")
         if refusal is None:
-            await self._app(scope, receive, send_with_headers)
+            await self.app(scope, receive, send_with_headers)
             return
         info = errors.info_of(refusal)
         more = [(name.lower().encode(), value.encode()) for name, value in errors.headers_of(info).items()]
