@@ -25,7 +25,9 @@ class ExtraFile(msgspec.Struct, kw_only=True):
     """Another file of the project, as context."""
 
     text: str
+    """What is in it."""
     filename: str = "tmp"
+    """Its name, for models that were trained with names."""
 
 
 def infill_prompt(

@@ -24,7 +24,9 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     temperature: float | None = None
     """0 samples greedily; higher is more varied. Negative values count as 0."""
     dynatemp_range: float | None = None
+    """The temperature varies by this much around `temperature`, with the entropy; 0 turns that off."""
     dynatemp_exponent: float | None = None
+    """How the entropy maps to the temperature."""
     top_k: Int32 | None = None
     """Keep the K most probable tokens; 0 keeps all."""
     top_p: float | None = None
@@ -32,31 +34,49 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     min_p: float | None = None
     """Drop tokens less probable than this fraction of the most probable one."""
     top_n_sigma: float | None = None
+    """Keep tokens whose logit is within this many standard deviations of the best; negative keeps all."""
     xtc_probability: float | None = None
+    """How often the most probable tokens are removed (XTC); 0 never."""
     xtc_threshold: float | None = None
+    """XTC removes tokens from this probability on, except the last of them; above 0.5 none."""
     typical_p: float | None = None
+    """Keep locally typical tokens of this cumulative probability; 1.0 keeps all."""
     repeat_last_n: UInt | None = None
     """Tokens looked back on by the penalties; 0 turns them off."""
     repeat_penalty: float | None = None
+    """Makes tokens less likely that occurred before; 1.0 turns it off."""
     frequency_penalty: float | None = None
+    """The same, growing with how often they occurred; 0 turns it off."""
     presence_penalty: float | None = None
+    """The same for any that occurred at all; 0 turns it off."""
     dry_multiplier: float | None = None
+    """Strength of the penalty on repeating sequences (DRY); 0 turns it off."""
     dry_base: float | None = None
+    """How fast that penalty grows with the length of the repetition."""
     dry_allowed_length: UInt | None = None
+    """Repetitions up to this many tokens are not punished."""
     dry_penalty_last_n: UInt | None = None
+    """How many tokens DRY looks back on; 0 turns it off."""
     dry_sequence_breakers: list[str] | None = None
+    """Texts at which DRY takes a sequence to end."""
     mirostat: Int32 | None = None
     """0 off, 1 Mirostat, 2 Mirostat 2.0."""
     mirostat_tau: float | None = None
+    """The entropy that Mirostat aims at."""
     mirostat_eta: float | None = None
+    """How fast Mirostat learns."""
     adaptive_target: float | None = None
+    """Prefer tokens near this probability (0 to 1); negative turns it off."""
     adaptive_decay: float | None = None
+    """How slowly that forgets what was sampled (0 to 0.99)."""
     min_keep: UInt | None = None
+    """The samplers leave at least this many tokens."""
     n_probs: Int32 | None = None
     """Return the probabilities of this many most probable tokens with each token."""
     post_sampling_probs: bool | None = None
     """Probabilities after the sampler chain, not those of the raw logits."""
     ignore_eos: bool | None = None
+    """Never end by the model's own decision."""
     logit_bias: list[Any] | dict[str, Any] | None = None
     """`[[token id or text, bias], ...]` or `{"token id or text": bias}`; a bias of `False` bans the token."""
     samplers: list[str] | str | None = None
@@ -75,6 +95,7 @@ class CompletionParams(SamplingParams, kw_only=True, omit_defaults=True):
     stop: str | list[str] | None = None
     """Texts that end the generation; they are not part of the output."""
     n_indent: UInt | None = None
+    """Stop at a line that is indented by fewer blanks than this."""
     n_keep: Limit | None = None
     """Tokens at the start that a context shift keeps; -1 keeps the whole prompt."""
     n_discard: UInt | None = None
@@ -90,8 +111,11 @@ class CompletionParams(SamplingParams, kw_only=True, omit_defaults=True):
     cache_prompt: bool | None = None
     """Reuse what a slot has already computed of this prompt."""
     return_tokens: bool | None = None
+    """Return the ids of the generated tokens."""
     return_progress: bool | None = None
+    """In a stream: say how far the prompt is."""
     timings_per_token: bool | None = None
+    """In a stream: add `timings` to every event."""
     id_slot: Limit | None = None
     """Serve the request on this slot; -1 takes any."""
     priority: Int32 | None = None

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from litestar.routes import HTTPRoute
+from llamaserve.server.gate import Gate
 from llamaserve.server.unsupported import DISABLED, ROUTES
 
 from tests.server.conftest import App
@@ -218,5 +220,41 @@ def test_openapi_document(app: App) -> None:
         if "requestBody" in operation:
             assert "$ref" in operation["requestBody"]["content"]["application/json"]["schema"], path
             assert "ErrorBody" in json.dumps(operation["responses"]["400"]), path
+    for operation in operations.values():
+        assert operation["tags"]
+
+
+def test_the_openapi_document_is_complete(app: App) -> None:
+    """Every route is in it that isn't refused, and every field of every body has a description."""
+    document = json.loads(app.get("/schema/openapi.json").text)
+    refused = {line for lines in (ROUTES | DISABLED).values() for line in lines}
+    asgi = app.asgi
+    assert isinstance(asgi, Gate)
+    routes = {
+        f"{method} {route.path_format}"
+        for route in asgi.app.routes  # type: ignore[attr-defined]
+        if isinstance(route, HTTPRoute)
+        for method in route.methods
+        if method not in ("OPTIONS", "HEAD")
+    }
+    pages = {"GET /", "GET /index.html", "GET /schema", "GET /schema/openapi.json", "GET /schema/{path}"}
+    shown = {f"{method.upper()} {path}" for path, item in document["paths"].items() for method in item}
+    assert routes - {line.replace(":str", "").replace(":int", "") for line in refused} - pages == shown
     schemas = document["components"]["schemas"]
-    assert "temperature" in json.dumps(schemas["ChatRequest"])
+    bodies = {
+        operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        for item in document["paths"].values()
+        for operation in item.values()
+        if "requestBody" in operation
+    }
+    assert {"ChatRequest", "CompletionRequest", "InfillRequest", "TokenizeRequest"} <= bodies
+    undocumented = [
+        f"{body}.{field}"
+        for body in sorted(bodies)
+        for field, schema in schemas[body]["properties"].items()
+        if "description" not in schema
+    ]
+    assert undocumented == []
+    assert all(schemas[body]["description"] for body in bodies)
+    operation = document["paths"]["/completion"]["post"]
+    assert operation["description"].startswith("Completes a prompt")

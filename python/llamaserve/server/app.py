@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from litestar import Litestar
 from litestar.datastructures import State
-from litestar.openapi import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ASGIApp, ControllerRouterHandler
 
-from llamaserve._version import __version__
 from llamaserve.server import (
     anthropic,
     embeddings,
@@ -31,6 +28,7 @@ from llamaserve.server import (
 )
 from llamaserve.server.direct import DirectRoute
 from llamaserve.server.gate import Gate
+from llamaserve.server.openapi import openapi_config
 from llamaserve.server.state import ServerState
 
 MAX_BODY = 512 * 1024 * 1024
@@ -73,12 +71,7 @@ def create_app(state: ServerState) -> ASGIApp:
         state=State({"server": state}),
         exception_handlers={Exception: errors.handle},
         request_max_body_size=MAX_BODY,
-        openapi_config=OpenAPIConfig(
-            title="llamaserve",
-            version=__version__,
-            path="/schema",
-            render_plugins=[JsonRenderPlugin()],
-        ),
+        openapi_config=openapi_config(),
         # Errors are logged in `errors`; Litestar's own logging setup would replace ours.
         logging_config=None,
         debug=False,

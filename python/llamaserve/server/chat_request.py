@@ -25,6 +25,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
     tool_choice: str | dict[str, Any] | None = None
     """"auto", "none", "required", or `{"type": "function", "function": {"name": "..."}}`."""
     parallel_tool_calls: bool | None = None
+    """Whether the model may call several functions at once."""
     response_format: dict[str, Any] | None = None
     """`{"type": "json_object"}` or `{"type": "json_schema", "json_schema": {"schema": {}}}`."""
     logprobs: bool | int | None = None
@@ -32,6 +33,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
     top_logprobs: UInt | None = None
     """How many alternatives of each token to return, with `logprobs`."""
     add_generation_prompt: bool | None = None
+    """End the prompt with the start of an answer (the default)."""
     continue_final_message: bool | str | None = None
     """Go on with the last (assistant) message."""
     chat_template_kwargs: dict[str, Any] | None = None
@@ -39,11 +41,13 @@ class ChatRequest(GenerationRequest, kw_only=True):
     reasoning_format: str | None = None
     """Where thoughts go: "none" leaves them in `content`, "deepseek" moves them to `reasoning_content`."""
     reasoning_effort: str | None = None
+    """How much to think, where the template knows it: "low", "medium", "high"."""
     reasoning_budget_tokens: Limit | None = None
     """Most tokens to think with; -1 for no limit."""
     thinking_budget_tokens: Limit | None = None
     """Same as `reasoning_budget_tokens`."""
     reasoning_budget_message: str | None = None
+    """Text that ends the thinking when its budget is used up."""
 
 
 def chat_params(request: ChatRequest) -> ChatParams:

@@ -26,7 +26,7 @@ class Gate:
     """
 
     def __init__(self, app: ASGIApp, state: ServerState, direct: Mapping[str, DirectRoute]) -> None:
-        self._app = app
+        self.app = app
         self._direct = direct
         self._state = state
         self._cors = Cors(state)
@@ -40,7 +40,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         sent = dict(scope["headers"])
         extra = self._cors.headers(sent.get(b"origin", b""))
@@ -66,7 +66,7 @@ class Gate:
         if direct is not None and scope["method"] == "POST" and direct.fits(sent):
             await direct(scope, receive, send_with_headers, _refuse)
         else:
-            await self._app(scope, receive, send_with_headers)
+            await self.app(scope, receive, send_with_headers)
 
     def _key_fits(self, headers: dict[bytes, bytes]) -> bool:
         sent = headers.get(b"authorization") or headers.get(b"x-api-key", b"")

@@ -36,6 +36,7 @@ class GenerationRequest(CompletionParams, kw_only=True):
     stream: bool | None = None
     """Send server-sent events as the text is made."""
     stream_options: StreamOptions | None = None
+    """What the stream has beyond the answer."""
     max_completion_tokens: Limit | None = None
     """Same as `n_predict`."""
     max_tokens: Limit | None = None
@@ -49,6 +50,7 @@ class GenerationRequest(CompletionParams, kw_only=True):
     verbose: bool | None = None
     """Add `__verbose` to OpenAI responses: the same result in the form of `/completion`."""
     lora: list[Any] | None = None
+    """Adapters for this request: `[{"id": 0, "scale": 0.5}, ...]`."""
 
     def __post_init__(self) -> None:
         # llama-server's aliases; its own name wins.

@@ -49,6 +49,7 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
     """Body of `/detokenize`."""
 
     tokens: list[Int32] | None = None
+    """Token ids."""
 
 
 class DetokenizeResponse(msgspec.Struct):
