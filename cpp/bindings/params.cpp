@@ -67,6 +67,7 @@ void bind_request(nb::module_& m) {
         .FIELD("stop", stop)
         .FIELD("cache_prompt", cache_prompt)
         .FIELD("id_slot", id_slot)
+        .FIELD("lora", lora)
         .FIELD("priority", priority)
         .FIELD("t_max_ms", t_max_ms)
         .FIELD("stream", stream)
@@ -164,6 +165,10 @@ void bind_engine(nb::module_& m) {
         .def_rw("warmup", &EngineParams::warmup)
         .def_rw("cache_prompt", &EngineParams::cache_prompt)
         .def_rw("reverse_prompt", &EngineParams::reverse_prompt)
+        .def_rw("lora", &EngineParams::lora)
+        .def_rw("lora_init_without_apply", &EngineParams::lora_init_without_apply)
+        .def_rw("control_vector", &EngineParams::control_vector)
+        .def_rw("control_vector_layer_range", &EngineParams::control_vector_layer_range)
         .def_rw("chat_template", &EngineParams::chat_template)
         .def_rw("jinja", &EngineParams::jinja)
         .def_rw("reasoning_format", &EngineParams::reasoning_format)
@@ -176,6 +181,7 @@ void bind_engine(nb::module_& m) {
         .def_rw("prefill_assistant", &EngineParams::prefill_assistant)
         .def_rw("reasoning_preserve", &EngineParams::reasoning_preserve)
         .def_rw("cache_ram", &EngineParams::cache_ram)
+        .def_rw("cache_idle_slots", &EngineParams::cache_idle_slots)
         .def_rw("ctx_checkpoints", &EngineParams::ctx_checkpoints)
         .def_rw("step_target_ms", &EngineParams::step_target_ms)
         .def_rw("queue_size", &EngineParams::queue_size);
@@ -255,6 +261,14 @@ nb::dict params_dict(const RequestParams& p) {
     d["timings_per_token"] = p.timings_per_token;
     d["post_sampling_probs"] = p.post_sampling_probs;
     d["priority"] = p.priority;
+    nb::list lora;
+    for (const auto& [id, scale] : p.lora) {
+        nb::dict choice;
+        choice["id"] = id;
+        choice["scale"] = scale;
+        lora.append(choice);
+    }
+    d["lora"] = lora;
     return d;
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace llamaserve {
@@ -64,6 +65,11 @@ struct EngineParams {
     bool cache_prompt = true;
     std::vector<std::string> reverse_prompt;
 
+    // Files and their scales.
+    std::vector<std::pair<std::string, float>> lora, control_vector;
+    bool lora_init_without_apply = false;
+    std::vector<int32_t> control_vector_layer_range; // first and last one; empty: all layers
+
     std::string chat_template;
     bool jinja = true;
     std::string reasoning_format = "deepseek";
@@ -77,6 +83,7 @@ struct EngineParams {
     std::optional<bool> reasoning_preserve;
 
     int32_t cache_ram = 8192;     // MiB of host memory for saved prefixes; -1: no limit, 0: none
+    bool cache_idle_slots = true; // where slots share one cache: idle ones give up their cells when a request comes
     int32_t ctx_checkpoints = 32; // for each slot of a model that can't cut its sequences anywhere
 
     float step_target_ms = 100.0f; // how long a step may take while someone is generating

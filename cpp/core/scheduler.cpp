@@ -41,7 +41,11 @@ const char* slot_state_name(SlotState state) {
 
 Scheduler::Scheduler(const Model& model, const EngineParams& params)
     : model_(model), ctx_(model.context()), cache_(model, to_bytes(params.cache_ram), params.ctx_checkpoints),
+      put_away_(params.cache_idle_slots && model.info().kv_unified && params.cache_ram != 0),
       budget_(params.step_target_ms, model.info().n_batch) {
+    if (put_away_) {
+        log_write(5, "idle slots give up their cells to host memory (__TEST_TAG_CACHE_IDLE_SLOTS_ENABLED__)");
+    }
     slots_.reserve(static_cast<size_t>(model.info().n_slots));
     for (int32_t i = 0; i < model.info().n_slots; ++i) {
         slots_.emplace_back(i);
@@ -92,6 +96,7 @@ bool Scheduler::step(Outbox& outbox) {
     admit(outbox);
     begin_waiting(outbox);
     batch_.clear();
+    choose_adapters();
     add_decode_tokens();
     add_prompt_tokens();
     if (batch_.empty()) {
@@ -133,6 +138,7 @@ void Scheduler::expire(Outbox& outbox) {
 }
 
 void Scheduler::admit(Outbox& outbox) {
+    bool admitted = false;
     for (auto it = waiting_.begin(); it != waiting_.end() && n_busy_ < model_.info().n_slots;) {
         if (!fits(**it)) {
             break; // nobody overtakes it, or it would never fit
@@ -145,6 +151,7 @@ void Scheduler::admit(Outbox& outbox) {
         slot->run = std::move(*it);
         ++n_busy_;
         it = waiting_.erase(it);
+        admitted = true;
         if (slot->run->n_target() == 0) {
             finish(*slot, outbox);
         } else {
@@ -152,6 +159,9 @@ void Scheduler::admit(Outbox& outbox) {
         }
     }
     n_waiting_ = static_cast<int32_t>(waiting_.size());
+    if (admitted && put_away_) {
+        put_idle_slots_away();
+    }
 }
 
 // A request that had to leave comes back only when there is room for it, or it would push others out in turn.
@@ -278,7 +288,7 @@ void Scheduler::fail(Slot& slot, Failure failure, Outbox& outbox) {
 // The run leaves; the cells stay for whoever can use them.
 std::unique_ptr<Run> Scheduler::release(Slot& slot) {
     if (slot.run->request().params.cache_prompt) {
-        cache_.hold(slot.id, slot.cells);
+        cache_.hold(slot.id, slot.cells, slot.adapters);
     } else {
         clear_cells(slot);
     }

@@ -32,6 +32,8 @@ struct Slot {
     SlotState state = SlotState::idle;
     std::unique_ptr<Run> run;
     std::vector<llama_token> cells; // tokens in the KV cache under this sequence, by position
+    Adapters adapters;              // that the cells were (or are being) computed with
+    int64_t served = 0;             // the last step that was for its adapters
     int32_t i_batch = -1;           // the output in the batch that this slot samples from; -1 none
     int64_t t_last_used_us = 0;
 

@@ -4,7 +4,7 @@ from llamaserve._version import __version__
 from llamaserve.chat import ChatParams, ChatParser, ChatPrompt
 from llamaserve.engine import Engine
 from llamaserve.errors import EngineClosedError, LlamaserveError, ModelLoadError, RequestError
-from llamaserve.params import ChatConstraint, CompletionParams, SamplingParams
+from llamaserve.params import ChatConstraint, CompletionParams, LoraScale, SamplingParams
 from llamaserve.results import (
     ChatChunk,
     ChatCompletion,
@@ -13,10 +13,12 @@ from llamaserve.results import (
     Chunk,
     Completion,
     Finish,
+    LoraAdapter,
     Metrics,
     ModelInfo,
     Progress,
     SlotInfo,
+    SlotTransfer,
     Timings,
     TokenProb,
     ToolCall,
@@ -38,6 +40,8 @@ __all__ = [
     "EngineClosedError",
     "Finish",
     "LlamaserveError",
+    "LoraAdapter",
+    "LoraScale",
     "Metrics",
     "ModelInfo",
     "ModelLoadError",
@@ -45,6 +49,7 @@ __all__ = [
     "RequestError",
     "SamplingParams",
     "SlotInfo",
+    "SlotTransfer",
     "Timings",
     "TokenProb",
     "ToolCall",

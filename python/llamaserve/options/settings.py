@@ -45,6 +45,8 @@ class ServerSettings:
     metrics: bool = False
     props: bool = False
     slots: bool = True
+    slot_save_path: str | None = None
+    sleep_idle_seconds: int = -1
     ui: bool = True
     ui_config: dict[str, Any] | None = None
     api_keys: list[str] = field(default_factory=list, repr=False)

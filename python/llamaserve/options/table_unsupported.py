@@ -72,17 +72,6 @@ _CPU = (
 
 _CACHE = (
     later(
-        "cache_idle_slots",
-        "--cache-idle-slots",
-        negative=("--no-cache-idle-slots",),
-        env="CACHE_IDLE_SLOTS",
-        type=Switch(),
-        section="memory",
-        note="saving idle slots",
-        help="Save idle slots to host memory when a new request comes.",
-        accepts=(False,),
-    ),
-    later(
         "cache_reuse",
         "--cache-reuse",
         env="CACHE_REUSE",
@@ -104,60 +93,6 @@ _CACHE = (
         help="Drop the oldest tokens when the context is full, and go on.",
         default=False,
         accepts=(False,),
-    ),
-    later(
-        "slot_save_path",
-        "--slot-save-path",
-        type=path("DIR"),
-        section="memory",
-        scope="server",
-        note="saving slots to files",
-        help="Folder for the saved slots.",
-    ),
-)
-
-_ADAPTERS = (
-    later("lora", "--lora", type=path("FILE,..."), section="adapters", note="LoRA adapters", help="LoRA adapters."),
-    later(
-        "lora_scaled",
-        "--lora-scaled",
-        type=Str("FILE:SCALE,..."),
-        section="adapters",
-        note="LoRA adapters",
-        help="LoRA adapters, each with its scale.",
-    ),
-    later(
-        "lora_init_without_apply",
-        "--lora-init-without-apply",
-        type=Flag(),
-        section="adapters",
-        note="LoRA adapters",
-        help="Load LoRA adapters without using them until a client asks.",
-    ),
-    later(
-        "control_vector",
-        "--control-vector",
-        type=path("FILE,..."),
-        section="adapters",
-        note="control vectors",
-        help="Control vectors.",
-    ),
-    later(
-        "control_vector_scaled",
-        "--control-vector-scaled",
-        type=Str("FILE:SCALE,..."),
-        section="adapters",
-        note="control vectors",
-        help="Control vectors, each with its scale.",
-    ),
-    later(
-        "control_vector_layer_range",
-        "--control-vector-layer-range",
-        type=Str("START END"),
-        nargs=2,
-        section="adapters",
-        note="control vectors",
-        help="First and last layer for the control vectors.",
     ),
 )
 
@@ -299,14 +234,6 @@ _OTHER = (
         help="For infill, put the suffix before the prefix.",
     ),
     _server(
-        "sleep_idle_seconds",
-        "--sleep-idle-seconds",
-        type=Int(metavar="SECONDS"),
-        section="server",
-        note="sleeping when idle",
-        help="Unload the model after this many seconds without requests; -1 never.",
-    ),
-    _server(
         "log_prompts_dir",
         "--log-prompts-dir",
         type=path("DIR"),
@@ -337,4 +264,4 @@ _PRESETS = (
     _preset("vision-gemma-12b-default", "Gemma 3 12B with vision"),
 )
 
-UNSUPPORTED = _CPU + _CACHE + _ADAPTERS + _ROUTER + _TOOLS + _OTHER + _PRESETS
+UNSUPPORTED = _CPU + _CACHE + _ROUTER + _TOOLS + _OTHER + _PRESETS

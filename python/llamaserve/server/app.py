@@ -12,12 +12,14 @@ from llamaserve._version import __version__
 from llamaserve.server import (
     errors,
     health,
+    lora,
     metrics,
     models,
     native,
     openai_chat,
     openai_completions,
     props,
+    slot_files,
     slots,
     tokens,
     ui,
@@ -45,7 +47,10 @@ def create_app(state: ServerState) -> ASGIApp:
         props.get_props,
         props.post_props,
         slots.list_slots,
+        slot_files.act_on_slot,
         metrics.get_metrics,
+        lora.list_adapters,
+        lora.set_adapters,
         *unsupported.handlers(),
     ]
     if settings.ui:
@@ -66,4 +71,4 @@ def create_app(state: ServerState) -> ASGIApp:
         logging_config=None,
         debug=False,
     )
-    return Gate(app, state)
+    return Gate(app, state, [route.path for route in app.routes])

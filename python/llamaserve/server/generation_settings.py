@@ -15,7 +15,6 @@ _ABSENT: dict[str, Any] = {
     "reasoning_in_content": False,
     "speculative.types": "none",
     "backend_sampling": False,
-    "lora": [],
 }
 
 # Long, or users' own texts: left out where the settings aren't shown to the one who made the request.

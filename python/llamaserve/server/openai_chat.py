@@ -18,7 +18,7 @@ from llamaserve.server.chat_request import ChatRequest, chat_params, sampling
 from llamaserve.server.errors import RESPONSES
 from llamaserve.server.generation import Generation
 from llamaserve.server.openai_schema import ChatCompletionResponse
-from llamaserve.server.request_fields import PriorityHeader, check_supported, jobs_of, ping_interval
+from llamaserve.server.request_fields import PriorityHeader, jobs_of, ping_interval
 from llamaserve.server.responder import Responder
 from llamaserve.server.state import ServerState
 
@@ -49,7 +49,6 @@ async def complete_chat(data: Annotated[ChatRequest, Body()], state: State, prio
     """Answers a chat. With `"stream": true` the answer is a stream of server-sent events."""
     server: ServerState = state.server
     engine = server.ready_engine()
-    check_supported(data)
     chat = chat_params(data)
     prompt = await asyncio.to_thread(engine.apply_template, chat)
     params = sampling(data, chat, prompt.stop, engine.defaults.stop if engine.defaults else None)

@@ -21,7 +21,7 @@ from llamaserve.server.native_schema import CompletionRequest
 from llamaserve.server.openai_schema import TextChoice, TextCompletion, finish_reason, stamp, usage_of
 from llamaserve.server.probs import Logprobs, probabilities, shown_probs
 from llamaserve.server.prompts import prompts_of
-from llamaserve.server.request_fields import PriorityHeader, check_supported, jobs_of, ping_interval
+from llamaserve.server.request_fields import PriorityHeader, jobs_of, ping_interval
 from llamaserve.server.responder import DONE, Responder, frame
 from llamaserve.server.state import ServerState
 
@@ -52,7 +52,6 @@ async def complete_text(
     """Completes a prompt. With `"stream": true` the answer is a stream of server-sent events."""
     server: ServerState = state.server
     engine = server.ready_engine()
-    check_supported(data)
     if data.echo:
         raise ApiError(400, "Field 'echo': returning the prompt is not supported")
     if data.suffix:

@@ -24,6 +24,7 @@ from llamaserve.logs import TRACE, flush
 from llamaserve.models import ModelNotFoundError
 from llamaserve.server import sockets
 from llamaserve.server.app import create_app
+from llamaserve.server.sleep import Sleeper
 from llamaserve.server.state import ServerState
 
 log = logging.getLogger("llamaserve")
@@ -112,6 +113,10 @@ class _Runner:
         self.loading = False
         if isinstance(result, Engine):
             self._state.engine = result
+            seconds = self._state.settings.sleep_idle_seconds
+            if seconds > 0:
+                self._state.sleeper = Sleeper(self._state, self._load, seconds)
+                self._state.sleeper.start()
             log.info("%s", _describe(result))
             log.info("ready: %s", ", ".join(self._addresses))
             return

@@ -19,8 +19,6 @@ ROUTES: dict[str, tuple[str, ...]] = {
     ),
     "Anthropic's messages API": ("POST /v1/messages", "POST /v1/messages/count_tokens"),
     "audio": ("POST /v1/audio/transcriptions", "POST /audio/transcriptions"),
-    "LoRA adapters": ("GET /lora-adapters", "POST /lora-adapters"),
-    "saving and restoring slots": ("POST /slots/{id_slot:str}",),
     "control of running completions": ("POST /v1/chat/completions/control",),
     "resumable streams": ("GET /v1/stream", "DELETE /v1/stream", "POST /v1/streams/lookup"),
     "the CORS proxy": ("GET /cors-proxy", "POST /cors-proxy"),
