@@ -28,9 +28,10 @@ void PrefixCache::hold(int32_t seq, Tokens tokens, const Adapters& adapters) {
     kv_.insert(seq, PrefixKey(tokens, adapters).tokens());
 }
 
-std::vector<PrefixTree::Match> PrefixCache::matches(const PrefixTree& tree, Tokens tokens, const Adapters& adapters) {
+std::vector<PrefixTree::Match> PrefixCache::matches(const PrefixTree& tree, Tokens tokens, const Adapters& adapters,
+                                                    bool whole) {
     const PrefixKey key(tokens, adapters);
-    auto found = tree.matches(key.tokens());
+    auto found = tree.matches(key.tokens(), whole ? key.tokens().size() : 1);
     for (PrefixTree::Match& match : found) {
         match.length = key.length(match.length);
     }
@@ -180,9 +181,8 @@ void PrefixCache::save(int32_t seq, Tokens cells, const Adapters& adapters) {
     if (ram_limit_ == 0 || n < min_saved_tokens) {
         return;
     }
-    const auto known = matches(saved_, cells, adapters);
-    if (!known.empty() && known.front().length == cells.size() &&
-        (cuttable_ || entries_.at(known.front().holder).n_tokens == n)) {
+    const auto known = matches(saved_, cells, adapters, true);
+    if (!known.empty() && (cuttable_ || entries_.at(known.front().holder).n_tokens == n)) {
         Entry& entry = entries_.at(known.front().holder);
         lru_.splice(lru_.begin(), lru_, entry.use);
         return;

@@ -97,7 +97,9 @@ private:
         std::list<int64_t>::iterator use; // place in lru_
     };
 
-    static std::vector<PrefixTree::Match> matches(const PrefixTree& tree, Tokens tokens, const Adapters& adapters);
+    // With `whole`: only holders that have all of `tokens`.
+    static std::vector<PrefixTree::Match> matches(const PrefixTree& tree, Tokens tokens, const Adapters& adapters,
+                                                  bool whole = false);
     static int32_t reachable(const Checkpoints& checkpoints, bool cuttable, int32_t n_cells, int32_t n);
     bool window_whole(int32_t seq, int32_t n) const;
     int32_t cut(int32_t seq, Checkpoints& checkpoints, int32_t n_cells, int32_t n);

@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 
 from llamaserve.engine import Engine
-from llamaserve.errors import LlamaserveError
+from llamaserve.errors import EngineClosedError, LlamaserveError
 from llamaserve.models import ModelNotFoundError
 from llamaserve.server.errors import ApiError
 from llamaserve.server.metrics import join
@@ -63,7 +63,10 @@ class Sleeper:
         state, engine = self._state, self._state.engine
         if engine is None or engine.closed:
             return
-        metrics = await asyncio.to_thread(engine.metrics)
+        try:
+            metrics = await asyncio.to_thread(engine.metrics)
+        except EngineClosedError:  # the server is stopping
+            return
         if self._users > 0:  # someone came just now
             return
         state.asleep = Snapshot(engine.info, describe(state, engine), join(state.metrics_before, metrics))

@@ -9,7 +9,7 @@ import msgspec
 from litestar import Request, post
 from litestar.datastructures import State
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import Parameter
+from litestar.params import FromPath, Parameter
 
 from llamaserve.server.body import decode
 from llamaserve.server.errors import RESPONSES, ApiError, ErrorBody
@@ -71,7 +71,7 @@ SlotActionResponse: TypeAlias = SlotSaved | SlotRestored | SlotErased
 async def act_on_slot(
     request: Request[Any, Any, Any],
     state: State,
-    id_slot: str,
+    id_slot: FromPath[str],
     action: Annotated[str | None, Parameter(description="`save`, `restore` or `erase`")] = None,
 ) -> SlotActionResponse:
     """Needs `--slot-save-path`. `save` and `restore` take a body, `{"filename": "name"}`. A busy slot answers 503."""
