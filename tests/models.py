@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -132,6 +133,76 @@ def tiny(
         matrix(f"blk.{i}.ffn_gate.weight", n_ff, n_embd)
         matrix(f"blk.{i}.ffn_up.weight", n_ff, n_embd)
         matrix(f"blk.{i}.ffn_down.weight", n_embd, n_ff)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    part.replace(path)
+    return path
+
+
+def lora(
+    *,
+    seed: int = 1,
+    rank: int = 4,
+    n_embd: int = 64,
+    n_layer: int = 5,
+    invocation: tuple[int, ...] = (),
+    name: str = "",
+    strength: float = 1.0,
+    **changes: Any,
+) -> Path:
+    """A LoRA adapter with random weights for `tiny()`. With `invocation` (tokens) it is an activated one.
+
+    `changes` replace entries of the metadata, or tensors (by name; `None` leaves one out), for files that are wrong.
+    """
+    path = _cache() / f"lora-{seed}-{rank}-{n_embd}-{n_layer}-{strength}-{'_'.join(map(str, invocation))}{name}.gguf"
+    if path.exists() and not changes:
+        return path
+    random = np.random.default_rng(seed)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    w = gguf.GGUFWriter(part, str(changes.pop("architecture", "llama")))
+    w.add_type(str(changes.pop("type", "adapter")))
+    w.add_string("adapter.type", str(changes.pop("adapter_type", "lora")))
+    alpha = changes.pop("alpha", float(rank))
+    if isinstance(alpha, float):
+        w.add_float32("adapter.lora.alpha", alpha)
+    else:
+        w.add_string("adapter.lora.alpha", str(alpha))
+    if invocation:
+        kind, key = gguf.GGUFValueType, "adapter.alora.invocation_tokens"
+        w.add_key_value(key, list(invocation), kind.ARRAY, sub_type=kind.UINT32)
+    tensors: dict[str, Any] = {}
+    for i in range(n_layer):
+        for weight in ("attn_q", "attn_v", "ffn_up"):
+            n_out = {"attn_q": n_embd, "attn_v": n_embd // 2, "ffn_up": 172}[weight]
+            a = random.standard_normal((rank, n_embd)) / np.sqrt(n_embd)
+            b = random.standard_normal((n_out, rank)) * strength / np.sqrt(rank)
+            tensors[f"blk.{i}.{weight}.weight.lora_a"] = a.astype(np.float32)
+            tensors[f"blk.{i}.{weight}.weight.lora_b"] = b.astype(np.float32)
+    for tensor, data in (tensors | changes).items():
+        if data is not None:
+            w.add_tensor(tensor, data)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    part.replace(path)
+    return path
+
+
+def control_vector(
+    *, seed: int = 1, n_embd: int = 64, layers: tuple[int, ...] = (1, 2, 3, 4), prefix: str = "direction"
+) -> Path:
+    """A control vector with random directions for `tiny()`."""
+    path = _cache() / f"control-{seed}-{n_embd}-{'_'.join(map(str, layers))}-{prefix}.gguf"
+    if path.exists():
+        return path
+    random = np.random.default_rng(seed)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    w = gguf.GGUFWriter(part, "controlvector")
+    for layer in layers:
+        w.add_tensor(f"{prefix}.{layer}", random.standard_normal(n_embd).astype(np.float32))
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()

@@ -196,9 +196,9 @@ class TestTable:
                 assert getattr(settings, option.key) == option.default, option.dest
 
     def test_an_unsupported_option_needs_one_field_to_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        option = by_dest("lora")
-        monkeypatch.setitem(BY_FLAG, "--lora", (dataclasses.replace(option, supported=True), True))
-        assert ask("--lora", "a.gguf").engine == {"lora": "a.gguf"}
+        option = by_dest("rpc")
+        monkeypatch.setitem(BY_FLAG, "--rpc", (dataclasses.replace(option, supported=True), True))
+        assert ask("--rpc", "h:1").engine == {"rpc": "h:1"}
 
 
 class TestValues:
@@ -454,7 +454,6 @@ class TestMistakes:
         [
             ["--no-mmproj"],
             ["--no-mmproj-auto"],
-            ["--no-cache-idle-slots"],
             ["--no-models-autoload"],
             ["--no-agent"],
             ["--no-ui-mcp-proxy"],

@@ -1,8 +1,10 @@
 #include "bindings.hpp"
 
 #include "engine.hpp"
+#include "text.hpp"
 
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
@@ -97,6 +99,31 @@ nb::dict metrics_dict(const Metrics& m) {
     return d;
 }
 
+nb::dict adapter_dict(const Model& model, size_t i, float scale) {
+    const common_adapter_lora_info& info = model.params().lora_adapters[i];
+    const llama_token* tokens = llama_adapter_get_alora_invocation_tokens(info.ptr);
+    const std::vector<llama_token> invocation(tokens, tokens + llama_adapter_get_alora_n_invocation_tokens(info.ptr));
+    nb::dict d;
+    d["id"] = i;
+    d["path"] = info.path;
+    d["scale"] = scale;
+    d["task_name"] = sanitize_utf8(info.task_name);
+    d["prompt_prefix"] = sanitize_utf8(info.prompt_prefix);
+    d["alora_invocation_string"] = model.detokenize(invocation);
+    d["alora_invocation_tokens"] = invocation;
+    return d;
+}
+
+nb::tuple transfer_tuple(Engine& e, SlotTransfer (Engine::*call)(int32_t, const std::string&), int32_t id,
+                         const std::string& path) {
+    SlotTransfer t;
+    {
+        nb::gil_scoped_release released;
+        t = (e.*call)(id, path);
+    }
+    return nb::make_tuple(t.n_tokens, t.n_bytes, t.ms);
+}
+
 } // namespace
 
 void init_engine(nb::module_& m) {
@@ -144,6 +171,31 @@ void init_engine(nb::module_& m) {
                 return metrics_dict(metrics);
             },
             nb::arg("reset_window"), nb::sig("def metrics(self, reset_window: bool) -> dict[str, typing.Any]"))
+        .def(
+            "save_slot",
+            [](Engine& e, int32_t id, const std::string& path) {
+                return transfer_tuple(e, &Engine::save_slot, id, path);
+            },
+            nb::sig("def save_slot(self, id: int, path: str) -> tuple[int, int, float]"))
+        .def(
+            "restore_slot",
+            [](Engine& e, int32_t id, const std::string& path) {
+                return transfer_tuple(e, &Engine::restore_slot, id, path);
+            },
+            nb::sig("def restore_slot(self, id: int, path: str) -> tuple[int, int, float]"))
+        .def(
+            "lora_adapters",
+            [](Engine& e) {
+                nb::list out;
+                const AdapterScales scales = e.lora_scales();
+                for (size_t i = 0; i < scales.size(); ++i) {
+                    out.append(adapter_dict(e.model(), i, scales[i]));
+                }
+                return out;
+            },
+            nb::sig("def lora_adapters(self) -> list[dict[str, typing.Any]]"))
+        .def("set_lora", &Engine::set_lora, nb::arg("choice"), nb::call_guard<nb::gil_scoped_release>())
+        .def("erase_slot", &Engine::erase_slot, nb::arg("id"), nb::call_guard<nb::gil_scoped_release>())
         .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>())
         .def(
             "tokenize",

@@ -70,6 +70,7 @@ void bind_request(nb::module_& m) {
         .FIELD("stop", stop)
         .FIELD("cache_prompt", cache_prompt)
         .FIELD("id_slot", id_slot)
+        .FIELD("lora", lora)
         .FIELD("priority", priority)
         .FIELD("t_max_ms", t_max_ms)
         .FIELD("stream", stream)
@@ -173,6 +174,10 @@ void bind_engine(nb::module_& m) {
         .def_rw("reranking", &EngineParams::reranking)
         .def_rw("pooling", &EngineParams::pooling)
         .def_rw("embd_normalize", &EngineParams::embd_normalize)
+        .def_rw("lora", &EngineParams::lora)
+        .def_rw("lora_init_without_apply", &EngineParams::lora_init_without_apply)
+        .def_rw("control_vector", &EngineParams::control_vector)
+        .def_rw("control_vector_layer_range", &EngineParams::control_vector_layer_range)
         .def_rw("chat_template", &EngineParams::chat_template)
         .def_rw("jinja", &EngineParams::jinja)
         .def_rw("reasoning_format", &EngineParams::reasoning_format)
@@ -186,6 +191,7 @@ void bind_engine(nb::module_& m) {
         .def_rw("reasoning_preserve", &EngineParams::reasoning_preserve)
         .def_rw("cache_ram", &EngineParams::cache_ram)
         .def_rw("cache_reuse", &EngineParams::cache_reuse)
+        .def_rw("cache_idle_slots", &EngineParams::cache_idle_slots)
         .def_rw("ctx_checkpoints", &EngineParams::ctx_checkpoints)
         .def_rw("step_target_ms", &EngineParams::step_target_ms)
         .def_rw("queue_size", &EngineParams::queue_size);
@@ -266,6 +272,14 @@ nb::dict params_dict(const RequestParams& p) {
     d["post_sampling_probs"] = p.post_sampling_probs;
     d["priority"] = p.priority;
     d["speculative.types"] = p.speculative_types;
+    nb::list lora;
+    for (const auto& [id, scale] : p.lora) {
+        nb::dict choice;
+        choice["id"] = id;
+        choice["scale"] = scale;
+        lora.append(choice);
+    }
+    d["lora"] = lora;
     return d;
 }
 

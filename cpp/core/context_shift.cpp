@@ -112,11 +112,11 @@ Slot* Scheduler::find_reusable(const Run& run) {
         return nullptr;
     }
     const int32_t limit = run.n_target() - 1;
-    const auto matches = cache_.sequences(run.target());
+    const auto matches = cache_.sequences(run.target(), run.adapters());
     int32_t most = matches.empty() ? 0 : static_cast<int32_t>(matches.front().length);
     Slot* found = nullptr;
     for (Slot& slot : slots_) {
-        if (slot.busy() || slot.cells.empty()) {
+        if (slot.busy() || slot.cells.empty() || slot.adapters != run.adapters()) {
             continue;
         }
         const auto end = run.target().begin() + limit;
@@ -137,7 +137,7 @@ Slot* Scheduler::find_reusable(const Run& run) {
 // there are none.
 bool Scheduler::reuse_chunks(Slot& slot, const Source& source, int32_t limit) {
     const Run& run = *slot.run;
-    const bool own = source.slot == &slot || source.length == 0;
+    const bool own = (source.slot == &slot || source.length == 0) && slot.adapters == run.adapters();
     if (!own || !model_.can_shift() || run.request().params.n_cache_reuse == 0) {
         return false;
     }
@@ -176,6 +176,7 @@ bool Scheduler::restore_shifted(Slot& slot) {
     }
     slot.cells = slot.run->target();
     slot.n_plain = shifted->n_plain;
+    slot.adapters = slot.run->adapters();
     hold_plain(slot, slot.cells);
     slot.run->begin_prompt(slot.id, slot.n_cells());
     slot.state = SlotState::generating;
@@ -194,7 +195,8 @@ void Scheduler::drop_shifted(Slot& slot) {
 // Tells the prefix tree that the slot has, or will have, the cells of `tokens`: as many as others may have.
 void Scheduler::hold_plain(const Slot& slot, const std::vector<llama_token>& tokens) {
     if (slot.run->request().params.cache_prompt) {
-        cache_.hold(slot.id, std::span(tokens).first(std::min(tokens.size(), static_cast<size_t>(slot.n_plain))));
+        cache_.hold(slot.id, std::span(tokens).first(std::min(tokens.size(), static_cast<size_t>(slot.n_plain))),
+                    slot.adapters);
     }
 }
 

@@ -23,6 +23,9 @@ const Failure closed_failure{"closed", "the engine is closed", 0, 0};
 Engine::Engine(const EngineParams& params) : params_(params) {
     model_ = std::make_unique<Model>(params);
     chat_ = std::make_unique<ChatTemplates>(*model_);
+    for (const common_adapter_lora_info& adapter : model_->params().lora_adapters) {
+        lora_scales_.push_back(adapter.scale);
+    }
     queue_limit_ = params.queue_size > 0 ? params.queue_size : std::max(1024, 16 * model_->info().n_slots);
     // A step that runs when the engine closes is given up (where the backend can).
     llama_set_abort_callback(
@@ -108,6 +111,7 @@ void Engine::take_in(std::vector<std::unique_ptr<Request>> requests) {
         full = static_cast<int64_t>(preparing_.size()) + n_submitted_ + scheduler_->n_waiting() >= queue_limit_;
         if (!full) {
             for (auto& request : requests) {
+                request->default_scales = lora_scales_;
                 preparing_.insert(request->id);
                 if (!quick) {
                     intake_.push_back(std::move(request));
@@ -246,8 +250,13 @@ T Engine::ask(std::function<T(Scheduler&)> question) {
         if (closing_ || engine_done_) {
             throw EngineClosed();
         }
-        commands_.push_back(
-            [answer, question = std::move(question)](Scheduler& scheduler) { answer->set_value(question(scheduler)); });
+        commands_.push_back([answer, question = std::move(question)](Scheduler& scheduler) {
+            try {
+                answer->set_value(question(scheduler));
+            } catch (...) {
+                answer->set_exception(std::current_exception());
+            }
+        });
     }
     commands_arrived_.notify_one();
     try {
@@ -263,6 +272,51 @@ std::vector<SlotSnapshot> Engine::slots() {
 
 Metrics Engine::metrics(bool reset_window) {
     return ask<Metrics>([reset_window](Scheduler& s) { return s.metrics(reset_window); });
+}
+
+SlotTransfer Engine::save_slot(int32_t id, const std::string& path) {
+    const int64_t t0 = ggml_time_us();
+    require_slots();
+    // Only the copy is made by the engine's thread; the disk may take its time.
+    const auto state = ask<SavedSlot>([id](Scheduler& s) { return s.save_slot(id); });
+    const size_t n_bytes = write_slot_file(path, state);
+    return {static_cast<int32_t>(state.tokens.size()), n_bytes, static_cast<double>(ggml_time_us() - t0) / 1000.0};
+}
+
+SlotTransfer Engine::restore_slot(int32_t id, const std::string& path) {
+    const int64_t t0 = ggml_time_us();
+    require_slots();
+    auto state = std::make_shared<const SavedSlot>(read_slot_file(path, static_cast<size_t>(model_->n_ctx_slot())));
+    // A file doesn't say with which adapters it was computed, so it goes for those in force.
+    Adapters adapters = resolve_adapters(lora_scales(), state->tokens, *model_);
+    ask<bool>([id, state, adapters = std::move(adapters)](Scheduler& s) {
+        s.restore_slot(id, *state, adapters);
+        return true;
+    });
+    return {static_cast<int32_t>(state->tokens.size()), state->n_bytes,
+            static_cast<double>(ggml_time_us() - t0) / 1000.0};
+}
+
+AdapterScales Engine::lora_scales() {
+    std::lock_guard lock(mutex_);
+    return lora_scales_;
+}
+
+void Engine::set_lora(const AdapterChoice& choice) {
+    AdapterScales scales = to_scales(choice, model_->params().lora_adapters.size());
+    std::lock_guard lock(mutex_);
+    lora_scales_ = std::move(scales);
+}
+
+int32_t Engine::erase_slot(int32_t id) {
+    require_slots();
+    return ask<int32_t>([id](Scheduler& s) { return s.erase_slot(id); });
+}
+
+void Engine::require_slots() const {
+    if (!scheduler_) {
+        throw Refused("not_supported", model_->cannot_complete());
+    }
 }
 
 void Engine::run() {

@@ -19,6 +19,13 @@
 
 namespace llamaserve {
 
+// What came of saving or restoring a slot.
+struct SlotTransfer {
+    int32_t n_tokens = 0;
+    size_t n_bytes = 0;
+    double ms = 0.0;
+};
+
 // All functions are thread-safe.
 class Engine {
 public:
@@ -50,6 +57,15 @@ public:
     std::vector<SlotSnapshot> slots();
     Metrics metrics(bool reset_window);
 
+    // Saves an idle slot's tokens and cells to a file, fills a slot from one, empties one. Throw Refused, EngineClosed.
+    SlotTransfer save_slot(int32_t id, const std::string& path);
+    SlotTransfer restore_slot(int32_t id, const std::string& path);
+    int32_t erase_slot(int32_t id);
+
+    // The loaded LoRA adapters' scales, for requests that don't choose. Set throws InvalidRequest.
+    AdapterScales lora_scales();
+    void set_lora(const AdapterChoice& choice);
+
     // Ends all requests and stops the threads. The model is freed with the object.
     void close();
 
@@ -63,6 +79,7 @@ private:
     std::optional<Failure> check(Request& request) const;
     void fail(const Request& request, Failure failure);
     void post(Command command);
+    void require_slots() const;
     template <typename T>
     T ask(std::function<T(Scheduler&)> question);
 
@@ -82,6 +99,7 @@ private:
     std::deque<std::unique_ptr<Request>> intake_;
     std::unordered_set<uint64_t> preparing_, cancelled_;
     bool engine_done_ = false;
+    AdapterScales lora_scales_;
 
     std::mutex close_mutex_;
     std::vector<std::thread> intake_threads_;

@@ -10,6 +10,29 @@ namespace llamaserve {
 
 namespace {
 
+constexpr int32_t max_layers = 512; // no model that llama.cpp loads has more
+
+std::string joined(const std::vector<int32_t>& numbers) {
+    std::string out;
+    for (const int32_t n : numbers) {
+        out += (out.empty() ? "" : " ") + std::to_string(n);
+    }
+    return out;
+}
+
+void finite(const std::string& option, float value) {
+    if (!std::isfinite(value)) {
+        refuse(option, std::to_string(value), "a finite number");
+    }
+}
+
+void at_least_0(const std::string& option, float value) {
+    finite(option, value);
+    if (value < 0.0f) {
+        refuse(option, std::to_string(value), "a number above 0, or 0 for the model's own");
+    }
+}
+
 // Slots of a shared cache cost next to nothing while they are idle. More of them than the machine can compute side by
 // side would only make everybody slower: a GPU takes many, a processor about two for each core.
 int32_t automatic_slots(const EngineParams& in) {
@@ -53,12 +76,24 @@ void set_context(const EngineParams& in, common_params& out) {
                                                         {{"auto", LLAMA_FLASH_ATTN_TYPE_AUTO},
                                                          {"on", LLAMA_FLASH_ATTN_TYPE_ENABLED},
                                                          {"off", LLAMA_FLASH_ATTN_TYPE_DISABLED}});
+    if (in.flash_attn == "off" && ggml_is_quantized(out.cache_type_v)) {
+        refuse("cache_type_v", in.cache_type_v,
+               "f32, f16 or bf16 where flash_attn is off: others need flash attention");
+    }
     if (!in.rope_scaling.empty()) {
         out.rope_scaling_type = choice<llama_rope_scaling_type>("rope_scaling", in.rope_scaling,
                                                                 {{"none", LLAMA_ROPE_SCALING_TYPE_NONE},
                                                                  {"linear", LLAMA_ROPE_SCALING_TYPE_LINEAR},
                                                                  {"yarn", LLAMA_ROPE_SCALING_TYPE_YARN}});
     }
+    at_least_0("rope_freq_base", in.rope_freq_base);
+    at_least_0("rope_freq_scale", in.rope_freq_scale);
+    at_least_0("rope_scale", in.rope_scale);
+    finite("yarn_ext_factor", in.yarn_ext_factor);
+    finite("yarn_attn_factor", in.yarn_attn_factor);
+    finite("yarn_beta_slow", in.yarn_beta_slow);
+    finite("yarn_beta_fast", in.yarn_beta_fast);
+    in_range("yarn_orig_ctx", in.yarn_orig_ctx, 0, INT32_MAX);
     out.rope_freq_base = in.rope_freq_base;
     out.rope_freq_scale = in.rope_freq_scale;
     if (in.rope_scale != 0.0f) {
@@ -128,6 +163,7 @@ void set_hardware(const EngineParams& in, common_params& out) {
                                                {"layer", LLAMA_SPLIT_MODE_LAYER},
                                                {"row", LLAMA_SPLIT_MODE_ROW},
                                                {"tensor", LLAMA_SPLIT_MODE_TENSOR}});
+    in_range("main_gpu", in.main_gpu, -1, static_cast<int64_t>(llama_max_devices()) - 1);
     out.main_gpu = in.main_gpu;
     if (!in.tensor_split.empty()) {
         const auto parts = string_split<std::string>(in.tensor_split, ',');
@@ -135,10 +171,16 @@ void set_hardware(const EngineParams& in, common_params& out) {
             refuse("tensor_split", in.tensor_split, "at most " + std::to_string(llama_max_devices()) + " numbers");
         }
         for (size_t i = 0; i < parts.size(); ++i) {
-            out.tensor_split[i] = std::strtof(parts[i].c_str(), nullptr);
+            char* end = nullptr;
+            const float share = std::strtof(parts[i].c_str(), &end);
+            if (parts[i].empty() || *end != 0 || !std::isfinite(share) || share < 0.0f) {
+                refuse("tensor_split", in.tensor_split, "numbers of at least 0, separated by commas");
+            }
+            out.tensor_split[i] = share;
         }
     }
     out.fit_params = in.fit;
+    in_range("fit_ctx", in.fit_ctx, 0, INT32_MAX);
     out.fit_params_min_ctx = in.fit_ctx;
     if (!in.fit_target.empty()) {
         const auto parts = string_split<std::string>(in.fit_target, ',');
@@ -160,8 +202,12 @@ void set_tensors(const EngineParams& in, common_params& out) {
     }
     in_range("n_cpu_moe", in.n_cpu_moe, 0, 1 << 16);
     in_range("n_cpu_ffn", in.n_cpu_ffn, 0, 1 << 16);
-    llm_add_n_cpu_ffn_overrides(in.n_cpu_moe, LLM_FFN_EXPS_REGEX, out.tensor_buft_overrides);
-    llm_add_n_cpu_ffn_overrides(in.n_cpu_ffn, LLM_FFN_DENSE_REGEX, out.tensor_buft_overrides);
+    llm_add_n_cpu_ffn_overrides(std::min(in.n_cpu_moe, max_layers), LLM_FFN_EXPS_REGEX, out.tensor_buft_overrides);
+    llm_add_n_cpu_ffn_overrides(std::min(in.n_cpu_ffn, max_layers), LLM_FFN_DENSE_REGEX, out.tensor_buft_overrides);
+    if (out.tensor_buft_overrides.size() >= llama_max_tensor_buft_overrides()) {
+        refuse("override_tensor", in.override_tensor.substr(0, 60),
+               "fewer than " + std::to_string(llama_max_tensor_buft_overrides()) + " patterns");
+    }
     // llama.cpp fits within this array and reads it up to the entry without a pattern.
     while (out.tensor_buft_overrides.size() < llama_max_tensor_buft_overrides()) {
         out.tensor_buft_overrides.push_back({nullptr, nullptr});
@@ -176,6 +222,32 @@ void set_tensors(const EngineParams& in, common_params& out) {
     if (!out.kv_overrides.empty()) {
         out.kv_overrides.emplace_back();
         out.kv_overrides.back().key[0] = 0;
+    }
+}
+
+void set_adapters(const EngineParams& in, common_params& out) {
+    auto check_scale = [](const char* option, const std::string& file, float scale) {
+        if (!std::isfinite(scale)) {
+            refuse(option, file, "a scale that is a finite number");
+        }
+    };
+    for (const auto& [file, scale] : in.lora) {
+        check_scale("lora", file, scale);
+        // No -0: scales are compared bit by bit.
+        const float start = in.lora_init_without_apply || scale == 0.0f ? 0.0f : scale;
+        out.lora_adapters.push_back({file, start, "", "", nullptr});
+    }
+    for (const auto& [file, scale] : in.control_vector) {
+        check_scale("control_vector", file, scale);
+        out.control_vectors.push_back({scale, file});
+    }
+    const auto& range = in.control_vector_layer_range;
+    if (!range.empty()) {
+        if (range.size() != 2 || range[0] < 1 || range[1] < range[0]) {
+            refuse("control_vector_layer_range", joined(range), "the first and the last layer, counted from 1");
+        }
+        out.control_vector_layer_start = range[0];
+        out.control_vector_layer_end = range[1];
     }
 }
 
@@ -218,6 +290,7 @@ common_params to_common(const EngineParams& in) {
     set_embeddings(in, out);
     set_hardware(in, out);
     set_tensors(in, out);
+    set_adapters(in, out);
     set_chat(in, out);
     set_speculative(in, out);
     out.cont_batching = in.cont_batching;

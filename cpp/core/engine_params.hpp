@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace llamaserve {
@@ -70,6 +71,10 @@ struct EngineParams : SpeculativeParams {
     bool reranking = false; // and rerank scores: pooling "rank"
     std::string pooling;    // none, mean, cls, last or rank; empty: as the model says
     int32_t embd_normalize = 2;
+    // Files and their scales.
+    std::vector<std::pair<std::string, float>> lora, control_vector;
+    bool lora_init_without_apply = false;
+    std::vector<int32_t> control_vector_layer_range; // first and last one; empty: all layers
 
     std::string chat_template;
     bool jinja = true;
@@ -85,6 +90,7 @@ struct EngineParams : SpeculativeParams {
 
     int32_t cache_ram = 8192;     // MiB of host memory for saved prefixes; -1: no limit, 0: none
     int32_t cache_reuse = 0;      // shortest chunk of a prompt to reuse at another position; 0: off
+    bool cache_idle_slots = true; // where slots share one cache: idle ones give up their cells when a request comes
     int32_t ctx_checkpoints = 32; // for each slot of a model that can't cut its sequences anywhere
 
     float step_target_ms = 100.0f; // how long a step may take while someone is generating

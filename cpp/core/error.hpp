@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace llamaserve {
 
@@ -14,6 +15,12 @@ struct LoadError : std::runtime_error {
 // A request (or a part of one) that can't be served as it is; the caller may change it and try again.
 struct InvalidRequest : std::invalid_argument {
     using std::invalid_argument::invalid_argument;
+};
+
+// Something asked of the engine that it can't do. `kind` is one of those of Failure.
+struct Refused : std::runtime_error {
+    Refused(std::string k, const std::string& message) : std::runtime_error(message), kind(std::move(k)) {}
+    std::string kind;
 };
 
 // The engine was closed.

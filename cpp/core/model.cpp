@@ -1,9 +1,11 @@
 #include "model.hpp"
 
+#include "adapters.hpp"
 #include "attention.hpp"
 #include "error.hpp"
 #include "gguf.h"
 #include "log.hpp"
+#include "metadata.hpp"
 #include "text.hpp"
 
 #include <algorithm>
@@ -24,6 +26,8 @@ void backend_init() {
         llama_backend_init();
     });
 }
+
+} // namespace
 
 // llama.cpp answers these cases with a message about its own parser; a user wants to hear which file and what is wrong
 // with it.
@@ -54,6 +58,8 @@ void check_file(const std::string& path) {
     }
 }
 
+namespace {
+
 // What would make llama.cpp end the process: it takes these values for granted.
 void check_metadata(const std::string& path, const std::vector<std::string>& overrides) {
     for (const std::string& item : overrides) {
@@ -68,6 +74,7 @@ void check_metadata(const std::string& path, const std::vector<std::string>& ove
     if (!gguf) {
         return; // loading it will say why
     }
+    check_counts(gguf.get(), path, overrides);
     for (int64_t i = 0; i < gguf_get_n_kv(gguf.get()); ++i) {
         const std::string key = gguf_get_key(gguf.get(), i);
         const gguf_type type = gguf_get_kv_type(gguf.get(), i);
@@ -116,6 +123,17 @@ Model::Model(const EngineParams& in) {
     backend_init();
     check_file(in.model);
     check_metadata(in.model, in.override_kv);
+    for (const auto& [path, _] : in.lora) {
+        check_lora_file(path, in.model);
+    }
+    int32_t n_control = 0;
+    for (const auto& [path, _] : in.control_vector) {
+        const int32_t n = check_control_vector_file(path);
+        if (n_control != 0 && n != n_control) {
+            throw LoadError(path + ": is made for another model than the other control vectors");
+        }
+        n_control = n;
+    }
     params_ = to_common(in);
     if (plain_attention_is_faster(in.model, params_)) {
         params_.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
@@ -143,6 +161,16 @@ Model::Model(const EngineParams& in) {
     if (model_ == nullptr) {
         throw LoadError(why("can't be loaded; is the file complete and of a kind that this version knows?"));
     }
+    for (const common_adapter_lora_info& adapter : params_.lora_adapters) {
+        if (adapter.ptr == nullptr) {
+            throw LoadError(adapter.path + ": can't be used with this model (" + capture.errors() + ")");
+        }
+    }
+    if (n_control != 0 && n_control != llama_model_n_embd(model_)) {
+        throw LoadError(in.control_vector.front().first + ": is made for another model: its directions have " +
+                        std::to_string(n_control) + " numbers, the model's layers " +
+                        std::to_string(llama_model_n_embd(model_)));
+    }
     context_ = loaded_->context();
     if (context_ == nullptr) {
         throw LoadError(
@@ -158,6 +186,14 @@ Model::Model(const EngineParams& in) {
         const std::string reason = template_error(params_.chat_template, model_);
         throw LoadError(in.model + ": the chat template can't be parsed: " + (reason.empty() ? e.what() : reason) +
                         ". Another one can be given with chat_template");
+    }
+    for (const common_adapter_lora_info& adapter : params_.lora_adapters) {
+        const llama_token* tokens = llama_adapter_get_alora_invocation_tokens(adapter.ptr);
+        const auto n = static_cast<ptrdiff_t>(llama_adapter_get_alora_n_invocation_tokens(adapter.ptr));
+        const int32_t n_vocab = llama_vocab_n_tokens(vocab_);
+        if (std::any_of(tokens, tokens + n, [&](llama_token t) { return t < 0 || t >= n_vocab; })) {
+            throw LoadError(adapter.path + ": is made for another model: its invocation is not in the vocabulary");
+        }
     }
     describe(in);
     if (info_.n_ctx_slot < 2) {

@@ -32,6 +32,9 @@ struct ModelInfo {
     bool supports_thinking = false;
 };
 
+// Throws LoadError unless the file is there and starts as a GGUF file does.
+void check_file(const std::string& path);
+
 class Model {
 public:
     // Loads the file. Throws LoadError saying which file and why. Slow; one load at a time in a process.

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <list>
+#include <regex>
 
 namespace llamaserve {
 
@@ -80,6 +81,11 @@ void tensor_overrides(const std::string& option, const std::string& value,
         }
         if (found == nullptr) {
             refuse(option, type, "one of the buffer types " + known);
+        }
+        try {
+            const std::regex pattern(item.substr(0, eq));
+        } catch (const std::regex_error& e) {
+            refuse(option, item.substr(0, eq), std::string("a regular expression (") + e.what() + ")");
         }
         out.push_back({patterns.emplace_back(item.substr(0, eq)).c_str(), found});
     }

@@ -1,5 +1,6 @@
 #include "prefix_cache.hpp"
 
+#include "error.hpp"
 #include "log.hpp"
 
 #include <algorithm>
@@ -12,6 +13,9 @@ namespace {
 // Shorter prefixes are computed faster than they are worth keeping.
 constexpr int32_t min_saved_tokens = 16;
 
+// The state API puts a mark and the sequence in front of what it puts into a file.
+constexpr std::ptrdiff_t state_head = 8;
+
 } // namespace
 
 PrefixCache::PrefixCache(const Model& model, int64_t ram_limit, int32_t max_checkpoints)
@@ -20,8 +24,19 @@ PrefixCache::PrefixCache(const Model& model, int64_t ram_limit, int32_t max_chec
       shared_cells_(model.info().kv_unified || model.info().n_slots == 1), ram_limit_(ram_limit),
       max_checkpoints_(max_checkpoints) {}
 
-void PrefixCache::hold(int32_t seq, Tokens tokens) {
-    kv_.insert(seq, tokens);
+void PrefixCache::hold(int32_t seq, Tokens tokens, const Adapters& adapters) {
+    kv_.insert(seq, PrefixKey(tokens, adapters).tokens());
+}
+
+std::vector<PrefixTree::Match> PrefixCache::matches(const PrefixTree& tree, Tokens tokens, const Adapters& adapters,
+                                                    bool whole) {
+    const PrefixKey key(tokens, adapters);
+    auto found = tree.matches(key.tokens(), whole ? key.tokens().size() : 1);
+    for (PrefixTree::Match& match : found) {
+        match.length = key.length(match.length);
+    }
+    std::erase_if(found, [](const PrefixTree::Match& match) { return match.length == 0; });
+    return found;
 }
 
 void PrefixCache::forget(int32_t seq) {
@@ -155,12 +170,40 @@ void PrefixCache::checkpoint(int32_t seq, int32_t n_cells) {
     list.push_back({n_cells, std::move(state)});
 }
 
-void PrefixCache::save(int32_t seq, Tokens cells) {
+std::vector<uint8_t> PrefixCache::dump(int32_t seq) {
+    std::vector<uint8_t> state(llama_state_seq_get_size(ctx_, seq));
+    const size_t size = llama_state_seq_get_data(ctx_, state.data(), state.size(), seq);
+    if (size < state_head) {
+        throw Refused("internal", "the slot's state can't be read");
+    }
+    state.resize(size);
+    state.erase(state.begin(), state.begin() + state_head);
+    return state;
+}
+
+bool PrefixCache::load(int32_t to, std::span<const uint8_t> cells, int32_t n) {
+    clear(to);
+    const LogCapture the_caller_says_it(true);
+    std::vector<uint8_t> state(llama_state_seq_get_size(ctx_, to));
+    if (llama_state_seq_get_data(ctx_, state.data(), state.size(), to) < state_head) {
+        return false;
+    }
+    state.resize(state_head);
+    state.insert(state.end(), cells.begin(), cells.end());
+    const bool read = llama_state_seq_set_data(ctx_, state.data(), state.size(), to) == state.size();
+    if (!read || llama_memory_seq_pos_max(mem_, to) != n - 1) {
+        clear(to);
+        return false;
+    }
+    return true;
+}
+
+void PrefixCache::save(int32_t seq, Tokens cells, const Adapters& adapters) {
     const auto n = static_cast<int32_t>(cells.size());
     if (ram_limit_ == 0 || n < min_saved_tokens) {
         return;
     }
-    const auto known = saved_.matches(cells, cells.size());
+    const auto known = matches(saved_, cells, adapters, true);
     if (!known.empty() && (cuttable_ || entries_.at(known.front().holder).n_tokens == n)) {
         Entry& entry = entries_.at(known.front().holder);
         lru_.splice(lru_.begin(), lru_, entry.use);
@@ -180,7 +223,7 @@ void PrefixCache::save(int32_t seq, Tokens cells) {
     }
     if (cuttable_) {
         // Entries that this one contains are of no more use.
-        for (const auto& match : saved_.matches(cells)) {
+        for (const auto& match : matches(saved_, cells, adapters)) {
             if (entries_.at(match.holder).n_tokens == static_cast<int32_t>(match.length)) {
                 evict(match.holder);
             }
@@ -193,13 +236,13 @@ void PrefixCache::save(int32_t seq, Tokens cells) {
     lru_.push_front(id);
     entry.use = lru_.begin();
     ram_used_ += entry.size;
-    saved_.insert(id, cells);
+    saved_.insert(id, PrefixKey(cells, adapters).tokens());
     entries_.emplace(id, std::move(entry));
 }
 
-std::optional<PrefixCache::Saved> PrefixCache::find_saved(Tokens tokens, int32_t n) const {
+std::optional<PrefixCache::Saved> PrefixCache::find_saved(Tokens tokens, const Adapters& adapters, int32_t n) const {
     std::optional<Saved> best;
-    for (const auto& match : saved_.matches(tokens)) {
+    for (const auto& match : matches(saved_, tokens, adapters)) {
         const Entry& entry = entries_.at(match.holder);
         const int32_t wanted = std::min(n, static_cast<int32_t>(match.length));
         const int32_t length = reachable(entry.checkpoints, cuttable_, entry.n_tokens, wanted);

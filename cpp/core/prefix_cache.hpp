@@ -1,6 +1,7 @@
 // What is computed already, where it is, and how it gets to the sequence that needs it.
 #pragma once
 
+#include "adapters.hpp"
 #include "model.hpp"
 #include "prefix_tree.hpp"
 
@@ -34,11 +35,13 @@ public:
     bool cuttable() const { return cuttable_; }
 
     // Sequence `seq` holds these tokens, or is being given them.
-    void hold(int32_t seq, Tokens tokens);
+    void hold(int32_t seq, Tokens tokens, const Adapters& adapters);
     void forget(int32_t seq);
 
     // Sequences that share a prefix with `tokens`, and how long it is; longest first.
-    std::vector<PrefixTree::Match> sequences(Tokens tokens) const { return kv_.matches(tokens); }
+    std::vector<PrefixTree::Match> sequences(Tokens tokens, const Adapters& adapters) const {
+        return matches(kv_, tokens, adapters);
+    }
     // Whether another sequence holds (or will hold) all that `seq` does.
     bool covered(int32_t seq) const { return kv_.covered(seq); }
 
@@ -67,15 +70,19 @@ public:
     // Remembers the part of the sequence's state that can't be cut, at its current end of `n_cells` tokens.
     void checkpoint(int32_t seq, int32_t n_cells);
 
+    // The sequence's cells as bytes; and the other way, for a sequence of `n` tokens. False if they don't fit.
+    std::vector<uint8_t> dump(int32_t seq);
+    bool load(int32_t to, std::span<const uint8_t> cells, int32_t n);
+
     // Saves the sequence's cells to host memory, unless what they hold is there already.
-    void save(int32_t seq, Tokens cells);
+    void save(int32_t seq, Tokens cells, const Adapters& adapters);
 
     struct Saved {
         int64_t entry = 0;
         int32_t length = 0; // tokens that can be restored of it
     };
     // The saved prefix that has most of the first `n` tokens of `tokens`.
-    std::optional<Saved> find_saved(Tokens tokens, int32_t n) const;
+    std::optional<Saved> find_saved(Tokens tokens, const Adapters& adapters, int32_t n) const;
 
     // The saved prefix is about to be wanted: others are evicted before it.
     void touch(const Saved& saved);
@@ -101,6 +108,9 @@ private:
         std::list<int64_t>::iterator use; // place in lru_
     };
 
+    // With `whole`: only holders that have all of `tokens`.
+    static std::vector<PrefixTree::Match> matches(const PrefixTree& tree, Tokens tokens, const Adapters& adapters,
+                                                  bool whole = false);
     static int32_t reachable(const Checkpoints& checkpoints, bool cuttable, int32_t n_cells, int32_t n);
     bool window_whole(int32_t seq, int32_t n) const;
     int32_t cut(int32_t seq, Checkpoints& checkpoints, int32_t n_cells, int32_t n);

@@ -223,6 +223,8 @@ void prepare(Request& r, const Model& model) {
                              std::to_string(model.info().n_slots - 1));
     }
     tokenize_prompt(r, model);
+    AdapterScales scales = p.lora.empty() ? r.default_scales : to_scales(p.lora, model.params().lora_adapters.size());
+    r.adapters = resolve_adapters(std::move(scales), r.tokens, model);
     try {
         r.sampler = std::make_unique<Sampler>(model, p.sampling);
     } catch (const std::exception& e) {

@@ -1,6 +1,7 @@
 // What a caller asks for, and how it becomes something the scheduler can run.
 #pragma once
 
+#include "adapters.hpp"
 #include "common.h"
 #include "event.hpp"
 #include "sampler.hpp"
@@ -30,6 +31,7 @@ struct RequestParams {
     std::vector<std::string> stop;
     bool cache_prompt = true;
     int32_t id_slot = -1;
+    AdapterChoice lora; // empty: those in force when the request came
     int32_t priority = 0;
     int64_t t_max_ms = 0; // from arrival to the end; 0: no limit
 
@@ -73,9 +75,11 @@ struct Request {
     RequestParams params;
     std::shared_ptr<EventSink> sink;
     int64_t t_arrival_us = 0;
+    AdapterScales default_scales; // in force when it came
 
     // Made by prepare().
     std::vector<llama_token> tokens;
+    Adapters adapters;
     std::unique_ptr<Sampler> sampler;
 
     int32_t n_tokens() const { return static_cast<int32_t>(tokens.size()); }

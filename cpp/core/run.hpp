@@ -34,6 +34,8 @@ public:
     const Request& request() const { return *request_; }
     uint64_t id() const { return request_->id; }
 
+    const Adapters& adapters() const { return request_->adapters; }
+
     // The tokens whose cells must be there before the next token can be computed: the prompt, or for a request that was
     // preempted while it generated, the prompt and what it has generated.
     const std::vector<llama_token>& target() const { return resumed_.empty() ? request_->tokens : resumed_; }

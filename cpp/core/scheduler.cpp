@@ -43,7 +43,11 @@ const char* slot_state_name(SlotState state) {
 
 Scheduler::Scheduler(const Model& model, const EngineParams& params)
     : model_(model), ctx_(model.context()), cache_(model, to_bytes(params.cache_ram), params.ctx_checkpoints),
+      put_away_(params.cache_idle_slots && model.info().kv_unified && params.cache_ram != 0),
       budget_(params.step_target_ms, model.info().n_batch) {
+    if (put_away_) {
+        log_write(5, "idle slots give up their cells to host memory (__TEST_TAG_CACHE_IDLE_SLOTS_ENABLED__)");
+    }
     slots_.reserve(static_cast<size_t>(model.info().n_slots));
     for (int32_t i = 0; i < model.info().n_slots; ++i) {
         slots_.emplace_back(i);
@@ -101,6 +105,7 @@ bool Scheduler::step(Outbox& outbox) {
     embed(outbox);
     shift_contexts(outbox);
     batch_.clear();
+    choose_adapters();
     const int64_t t0 = ggml_time_us();
     add_decode_tokens(); // drafting takes time, too
     add_prompt_tokens();
@@ -142,6 +147,7 @@ void Scheduler::expire(Outbox& outbox) {
 }
 
 void Scheduler::admit(Outbox& outbox) {
+    bool admitted = false;
     for (auto it = waiting_.begin(); it != waiting_.end() && n_busy_ < model_.info().n_slots;) {
         if (!fits(**it)) {
             break; // nobody overtakes it, or it would never fit
@@ -154,6 +160,7 @@ void Scheduler::admit(Outbox& outbox) {
         slot->run = std::move(*it);
         ++n_busy_;
         it = waiting_.erase(it);
+        admitted = true;
         if (slot->run->request().kind != RequestKind::completion) {
             give_up_cells(*slot);
             slot->run->begin_prompt(slot->id, 0);
@@ -165,6 +172,9 @@ void Scheduler::admit(Outbox& outbox) {
         }
     }
     n_waiting_ = static_cast<int32_t>(waiting_.size());
+    if (admitted && put_away_) {
+        put_idle_slots_away();
+    }
 }
 
 // A request that had to leave comes back only when there is room for it, or it would push others out in turn.

@@ -7,6 +7,7 @@
 #include "request.hpp"
 #include "run.hpp"
 #include "slot.hpp"
+#include "slot_file.hpp"
 #include "speculation.hpp"
 #include "step_budget.hpp"
 
@@ -44,6 +45,12 @@ public:
     // Ends every request with `failure`.
     void fail_all(const Failure& failure, Outbox& outbox);
 
+    // An idle slot's tokens and cells. Throw Refused if there is no such slot, if it is busy, or if the state doesn't
+    // fit.
+    SavedSlot save_slot(int32_t id);
+    void restore_slot(int32_t id, const SavedSlot& state, const Adapters& adapters);
+    int32_t erase_slot(int32_t id); // returns how many cells it had
+
     std::vector<SlotSnapshot> slots() const;
     Metrics metrics(bool reset_window);
     bool idle() const { return waiting_.empty() && n_busy_ == 0; }
@@ -80,6 +87,12 @@ private:
     void take(Slot& slot, const Source& source);
     void give_up_cells(Slot& slot);
     void begin_waiting(Outbox& outbox);
+
+    // A batch is computed with one set of adapters. Sets take turns, so that none waits longer than a step of each
+    // other.
+    void choose_adapters();
+    bool in_turn(const Slot& slot) const;
+    void apply_adapters();
 
     // Cells that move to other positions (context_shift.cpp).
     struct Chunk {
@@ -128,6 +141,8 @@ private:
     void fail(Slot& slot, Failure failure, Outbox& outbox);
     std::unique_ptr<Run> release(Slot& slot);
     void clear_cells(Slot& slot);
+    Slot& idle_slot(int32_t id);
+    void put_idle_slots_away();
     Slot* lru_idle_with_cells(const Slot* besides = nullptr);
 
     const Model& model_;
@@ -139,7 +154,11 @@ private:
     std::atomic<int32_t> n_waiting_{0};
     int32_t n_busy_ = 0;
     bool timed_ = false; // some request has a time limit
+    bool put_away_;      // idle slots give up their cells when a request comes
     StepBudget budget_;
+    AdapterScales serving_;                // this step's
+    std::optional<AdapterScales> applied_; // the context's
+    int64_t n_steps_ = 0;
     std::vector<Entry> batch_;
     std::vector<Slot*> sampling_;
     // Arrays of llama_batch, kept to spare allocations.

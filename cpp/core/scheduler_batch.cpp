@@ -13,7 +13,7 @@ void Scheduler::add_decode_tokens() {
         draft();
     }
     for (Slot& slot : slots_) {
-        if (slot.state == SlotState::generating) {
+        if (slot.state == SlotState::generating && in_turn(slot)) {
             slot.i_batch = static_cast<int32_t>(batch_.size());
             batch_.push_back({slot.run->sampled(), slot.n_cells(), &slot, false, true});
             slot.cells.push_back(slot.run->sampled());
@@ -32,10 +32,13 @@ void Scheduler::add_prompt_tokens() {
         return;
     }
     const int32_t n_batch = model_.info().n_batch;
-    int32_t room = n_decode > 0 ? std::min(budget_.tokens(), n_batch - n_decode) : n_batch;
+    // Those who generate with other adapters wait for this step, too.
+    const bool someone_generates =
+        std::any_of(slots_.begin(), slots_.end(), [](const Slot& s) { return s.state == SlotState::generating; });
+    int32_t room = someone_generates ? std::min(budget_.tokens(), n_batch - n_decode) : n_batch;
     std::vector<Slot*> prompts;
     for (Slot& slot : slots_) {
-        if (slot.state == SlotState::processing_prompt) {
+        if (slot.state == SlotState::processing_prompt && in_turn(slot)) {
             prompts.push_back(&slot);
         }
     }
@@ -72,6 +75,9 @@ void Scheduler::add_prompt_tokens() {
 // How many tokens of the slot's prompt go into a batch that has room for `room`.
 int32_t Scheduler::chunk(const Slot& slot, int32_t room) const {
     int32_t n = std::min(room, slot.run->n_target() - slot.n_cells());
+    if (slot.n_cells() < slot.adapters.activation) {
+        n = std::min(n, slot.adapters.activation - slot.n_cells());
+    }
     const auto stop = slot.stops.upper_bound(slot.n_cells());
     if (stop != slot.stops.end()) {
         n = std::min(n, *stop - slot.n_cells());
@@ -131,6 +137,7 @@ int32_t Scheduler::decode_once() {
     batch.n_seq_id = b_n_seq_.data();
     batch.seq_id = b_seq_ptr_.data();
     batch.logits = b_output_.data();
+    apply_adapters();
     // What goes wrong is known from the result; a step that is given up because the engine closes is no error.
     const LogCapture capture(true);
     const int32_t result = llama_decode(ctx_, batch);
@@ -225,7 +232,7 @@ void Scheduler::preempt(Slot& slot) {
     ++metrics_.n_preempted_total;
     slot.run->preempt(slot.cells);
     if (!slot.shifted()) {
-        cache_.save(slot.id, slot.cells);
+        cache_.save(slot.id, slot.cells, slot.adapters);
     } else if (slot.state == SlotState::generating) {
         slot.run->keep({cache_.read(slot.id), slot.n_plain});
     }

@@ -8,7 +8,7 @@ namespace llamaserve {
 // Drafts for the generating slots. A long draft must not hold up the streams of others, so where there are several
 // they share what a step may take on.
 void Scheduler::draft() {
-    const auto generating = [](const Slot& slot) { return slot.state == SlotState::generating; };
+    const auto generating = [&](const Slot& slot) { return slot.state == SlotState::generating && in_turn(slot); };
     auto n = static_cast<int32_t>(std::count_if(slots_.begin(), slots_.end(), generating));
     const int32_t n_batch = model_.info().n_batch;
     speculation_->draft(slots_, n > 0 ? budget_.tokens() : n_batch);
@@ -19,6 +19,8 @@ void Scheduler::draft() {
             slot.draft.resize(std::min(slot.draft.size(), share));
             room -= static_cast<int32_t>(slot.draft.size());
             --n;
+        } else {
+            slot.draft.clear(); // another step's turn
         }
     }
 }

@@ -13,6 +13,7 @@ void Scheduler::embed(Outbox& outbox) {
     if (batch_.empty()) {
         return;
     }
+    serving_ = batch_.front().slot->run->request().default_scales;
     llama_set_embeddings(ctx_, true);
     const int64_t t0 = ggml_time_us();
     int32_t result = decode_once();

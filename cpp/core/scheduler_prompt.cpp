@@ -2,6 +2,8 @@
 // computed now.
 #include "scheduler.hpp"
 
+#include "log.hpp"
+
 #include <algorithm>
 
 namespace llamaserve {
@@ -34,7 +36,7 @@ Slot* Scheduler::find_slot(const Run& run) {
         if (Slot* slot = find_reusable(run)) {
             return slot;
         }
-        const auto matches = cache_.sequences(run.target());
+        const auto matches = cache_.sequences(run.target(), run.adapters());
         for (const auto& match : matches) {
             Slot& slot = slots_[static_cast<size_t>(match.holder)];
             const auto length = static_cast<int32_t>(match.length);
@@ -75,9 +77,11 @@ void Scheduler::begin(Slot& slot, Outbox& outbox) {
         if (!reuse_chunks(slot, source, limit)) {
             take(slot, source);
         }
+        slot.adapters = run.adapters();
         hold_plain(slot, run.target());
     } else {
         give_up_cells(slot);
+        slot.adapters = run.adapters();
     }
     run.begin_prompt(slot.id, slot.n_cells());
     slot.state = slot.n_cells() == run.n_target() ? SlotState::generating : SlotState::processing_prompt;
@@ -91,7 +95,7 @@ void Scheduler::begin(Slot& slot, Outbox& outbox) {
         // The next turn of the conversation starts with this prompt, perhaps without its very last tokens.
         slot.stops.insert(run.n_target() - 4);
         // Where two prompts part, a third one is likely to part from them, too.
-        for (const auto& match : cache_.sequences(run.target())) {
+        for (const auto& match : cache_.sequences(run.target(), run.adapters())) {
             if (match.holder != slot.id) {
                 slot.stops.insert(static_cast<int32_t>(match.length));
                 break;
@@ -102,8 +106,8 @@ void Scheduler::begin(Slot& slot, Outbox& outbox) {
 
 // Where most of the first `limit` tokens of the slot's prompt can be had.
 Scheduler::Source Scheduler::find_source(const Slot& slot, int32_t limit) {
-    Source best;
-    for (const auto& match : cache_.sequences(slot.run->target())) {
+    Source best, own;
+    for (const auto& match : cache_.sequences(slot.run->target(), slot.run->adapters())) {
         Slot& other = slots_[static_cast<size_t>(match.holder)];
         // What the other one will hold isn't there yet: only its cells count.
         const int32_t wanted = std::min({static_cast<int32_t>(match.length), other.n_cells(), limit});
@@ -111,15 +115,20 @@ Scheduler::Source Scheduler::find_source(const Slot& slot, int32_t limit) {
         if (length > wanted) {
             continue;
         }
-        const bool own = &other == &slot;
-        if (length > best.length || (length == best.length && length > 0 && own)) {
+        if (&other == &slot) {
+            own = {&other, std::nullopt, length};
+        }
+        if (length > best.length || (length == best.length && length > 0 && &other == &slot)) {
             best = {&other, std::nullopt, length};
         }
     }
-    if (const auto saved = cache_.find_saved(slot.run->target(), limit); saved && saved->length > best.length) {
+    if (const auto saved = cache_.find_saved(slot.run->target(), slot.run->adapters(), limit);
+        saved && saved->length > best.length) {
         best = {nullptr, saved, saved->length};
     }
-    return best;
+    // Who names a slot means what is in it: that isn't thrown away for a few tokens more.
+    const bool named = slot.run->request().params.id_slot >= 0;
+    return named && own.length > 0 && best.length - own.length < min_wait_tokens ? own : best;
 }
 
 // If another slot is about to compute more of the prompt than `have` tokens: waits for it. The slot's place in the
@@ -128,7 +137,7 @@ bool Scheduler::wait_for_prefix(Slot& slot, int32_t limit, int32_t have) {
     const Run& run = *slot.run;
     Slot* leader = nullptr;
     int32_t length = have + min_wait_tokens;
-    for (const auto& match : cache_.sequences(run.target())) {
+    for (const auto& match : cache_.sequences(run.target(), run.adapters())) {
         Slot& other = slots_[static_cast<size_t>(match.holder)];
         const int32_t shared = std::min(static_cast<int32_t>(match.length), limit);
         if (other.in_prompt() && other.n_cells() < shared && shared > length && !waits_for(other, slot)) {
@@ -140,7 +149,8 @@ bool Scheduler::wait_for_prefix(Slot& slot, int32_t limit, int32_t have) {
         return false;
     }
     give_up_cells(slot);
-    cache_.hold(slot.id, run.target());
+    slot.adapters = run.adapters();
+    cache_.hold(slot.id, run.target(), slot.adapters);
     slot.state = SlotState::waiting_prefix;
     slot.leader = leader;
     slot.leader_run = leader->run->id();
@@ -172,7 +182,7 @@ void Scheduler::take(Slot& slot, const Source& source) {
     if (source.slot == &slot) {
         drop_shifted(slot);
         if (slot.n_cells() - source.length > source.length / 8 + min_wait_tokens && !cache_.covered(slot.id)) {
-            cache_.save(slot.id, slot.cells);
+            cache_.save(slot.id, slot.cells, slot.adapters);
         }
         n = cache_.cut(slot.id, slot.n_cells(), source.length);
     } else {
@@ -192,13 +202,17 @@ void Scheduler::take(Slot& slot, const Source& source) {
         }
     }
     slot.cells.assign(target.begin(), target.begin() + n);
+    if (source.saved) {
+        log_write(5, "slot " + std::to_string(slot.id) + ": updating prompt cache: " + std::to_string(n) +
+                         " tokens from host memory");
+    }
 }
 
 // Empties the slot for another prompt. What it holds goes to host memory, unless another slot has it, too.
 void Scheduler::give_up_cells(Slot& slot) {
     drop_shifted(slot);
     if (!slot.cells.empty() && !cache_.covered(slot.id)) {
-        cache_.save(slot.id, slot.cells);
+        cache_.save(slot.id, slot.cells, slot.adapters);
     }
     clear_cells(slot);
 }

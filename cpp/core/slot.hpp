@@ -35,6 +35,8 @@ struct Slot {
     SlotState state = SlotState::idle;
     std::unique_ptr<Run> run;
     std::vector<llama_token> cells; // tokens in the KV cache under this sequence, by position
+    Adapters adapters;              // that the cells were (or are being) computed with
+    int64_t served = 0;             // the last step that was for its adapters
     // So many of the cells, from the first one, are what their tokens alone give. Those after a shift are not: they saw
     // tokens that are gone, and nobody else may have them.
     int32_t n_plain = INT32_MAX;

@@ -5,7 +5,7 @@ from llamaserve.chat import ChatParams, ChatParser, ChatPrompt
 from llamaserve.embeddings import Embedding, RankedDocument, Ranking
 from llamaserve.engine import Engine
 from llamaserve.errors import EngineClosedError, LlamaserveError, ModelLoadError, RequestError
-from llamaserve.params import ChatConstraint, CompletionParams, SamplingParams
+from llamaserve.params import ChatConstraint, CompletionParams, LoraScale, SamplingParams
 from llamaserve.results import (
     ChatChunk,
     ChatCompletion,
@@ -14,10 +14,12 @@ from llamaserve.results import (
     Chunk,
     Completion,
     Finish,
+    LoraAdapter,
     Metrics,
     ModelInfo,
     Progress,
     SlotInfo,
+    SlotTransfer,
     Timings,
     TokenProb,
     ToolCall,
@@ -40,6 +42,8 @@ __all__ = [
     "EngineClosedError",
     "Finish",
     "LlamaserveError",
+    "LoraAdapter",
+    "LoraScale",
     "Metrics",
     "ModelInfo",
     "ModelLoadError",
@@ -49,6 +53,7 @@ __all__ = [
     "RequestError",
     "SamplingParams",
     "SlotInfo",
+    "SlotTransfer",
     "Timings",
     "TokenProb",
     "ToolCall",

@@ -100,6 +100,8 @@ def _apply(out: _core.RequestParams, source: CompletionParams) -> None:
             out.set_samplers_by_chars(source.samplers)
         else:
             out.set_samplers_by_names(source.samplers)
+    if source.lora:
+        out.lora = [(adapter.id, adapter.scale) for adapter in source.lora]
     if source.logit_bias is not None:
         out.clear_logit_bias()
         for token, bias in _biases(source.logit_bias):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import ctypes
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -29,9 +30,11 @@ from llamaserve.results import (
     ChatCompletion,
     Chunk,
     Completion,
+    LoraAdapter,
     Metrics,
     ModelInfo,
     SlotInfo,
+    SlotTransfer,
     TokenProb,
 )
 
@@ -288,6 +291,53 @@ class Engine:
         except _core.EngineClosed:
             raise EngineClosedError("the engine is closed") from None
 
+    def lora_adapters(self) -> list[LoraAdapter]:
+        """The adapters that were loaded, with the scales for requests that don't choose."""
+        return msgspec.convert(self.core.lora_adapters(), list[LoraAdapter])
+
+    def set_lora_adapters(self, scales: Mapping[int, float]) -> None:
+        """Sets the adapters' scales, by number, for requests from now on that don't choose; others are off.
+
+        Raises `RequestError` ("invalid_request") for an adapter that isn't there.
+        """
+        try:
+            self.core.set_lora(list(scales.items()))
+        except ValueError as e:
+            raise RequestError(str(e), "invalid_request") from None
+
+    def save_slot(self, slot: int, path: str | os.PathLike[str]) -> SlotTransfer:
+        """Saves what an idle slot has computed to a file that `restore_slot` and llama-server can read.
+
+        Raises `RequestError`: "unavailable" while the slot is busy, "invalid_request" if there is no such slot,
+        "internal" if the file can't be written.
+        """
+        return self._transfer(_core.Engine.save_slot, slot, path)
+
+    def restore_slot(self, slot: int, path: str | os.PathLike[str]) -> SlotTransfer:
+        """Gives an idle slot what was saved to a file: requests that start with the same tokens go on from there.
+
+        The engine must run the same model with the same KV cache types. Raises `RequestError` as `save_slot` does, and
+        "invalid_request" for a file that is missing or doesn't fit.
+        """
+        return self._transfer(_core.Engine.restore_slot, slot, path)
+
+    def erase_slot(self, slot: int) -> int:
+        """Forgets what an idle slot has computed; returns how many tokens that was. Raises as `save_slot` does."""
+        with _refusals():
+            return self.core.erase_slot(slot)
+
+    async def asave_slot(self, slot: int, path: str | os.PathLike[str]) -> SlotTransfer:
+        """As `save_slot`, without blocking the event loop."""
+        return await asyncio.to_thread(self.save_slot, slot, path)
+
+    async def arestore_slot(self, slot: int, path: str | os.PathLike[str]) -> SlotTransfer:
+        """As `restore_slot`, without blocking the event loop."""
+        return await asyncio.to_thread(self.restore_slot, slot, path)
+
+    async def aerase_slot(self, slot: int) -> int:
+        """As `erase_slot`, without blocking the event loop."""
+        return await asyncio.to_thread(self.erase_slot, slot)
+
     def metrics(self, *, reset_window: bool = False) -> Metrics:
         """Counters and gauges. Waits for the step that is running."""
         try:
@@ -340,6 +390,15 @@ class Engine:
                 raise EngineClosedError("the engine belongs to the parent process; load one after the fork")
             raise EngineClosedError("the engine is closed")
         return core
+
+    def _transfer(
+        self,
+        call: Callable[[_core.Engine, int, str], tuple[int, int, float]],
+        slot: int,
+        path: str | os.PathLike[str],
+    ) -> SlotTransfer:
+        with _refusals():
+            return SlotTransfer(slot, *call(self.core, slot, os.fspath(path)))
 
     def _submit(
         self,
@@ -420,6 +479,18 @@ def _forget_all() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all)
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """The core's exceptions as this package's."""
+    try:
+        yield
+    except _core.Refused as e:
+        kind, message = e.args
+        raise RequestError(message, kind) from None
+    except _core.EngineClosed:
+        raise EngineClosedError("the engine is closed") from None
 
 
 def _json(value: Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict
 
@@ -11,6 +13,9 @@ from llamaserve import _core
 from llamaserve.errors import ModelLoadError
 
 CacheType: TypeAlias = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
+
+
+Adapters: TypeAlias = Sequence["str | os.PathLike[str] | tuple[str | os.PathLike[str], float]"]
 
 
 class EngineOptions(TypedDict, total=False):
@@ -65,6 +70,12 @@ class EngineOptions(TypedDict, total=False):
     special: bool
     warmup: bool
     cache_prompt: bool
+    lora: Adapters
+    """LoRA adapters: paths, or pairs of a path and a scale."""
+    lora_init_without_apply: bool
+    control_vector: Adapters
+    control_vector_layer_range: Sequence[int]
+    """First and last layer, from 1."""
     chat_template: str
     chat_template_file: str
     jinja: bool
@@ -84,6 +95,7 @@ class EngineOptions(TypedDict, total=False):
     embd_normalize: int
     cache_ram: int
     cache_reuse: int
+    cache_idle_slots: bool
     ctx_checkpoints: int
     step_target_ms: float
     queue_size: int
@@ -153,8 +165,15 @@ def _converted(name: str, given: object) -> object:
     """The value in the form that the core takes."""
     if name == "chat_template_kwargs" and isinstance(given, dict):
         return {key: msgspec.json.encode(value).decode() for key, value in given.items()}
+    if name in ("lora", "control_vector"):
+        return _adapters(given)
     if name in ("n_gpu_layers", "spec_draft_ngl"):
         return str(given)
-    if name in _PATHS and isinstance(given, Path):
-        return str(given)
     return given
+
+
+def _adapters(given: object) -> list[tuple[str, float]]:
+    if isinstance(given, (str, os.PathLike)) or not isinstance(given, Sequence):
+        raise TypeError
+    pairs = [(item, 1.0) if isinstance(item, (str, os.PathLike)) else item for item in given]
+    return [(os.fspath(path), float(scale)) for path, scale in pairs]

@@ -16,6 +16,13 @@ Prompt: TypeAlias = str | Sequence[int | str]
 """Text, token ids, or text and token ids mixed."""
 
 
+class LoraScale(msgspec.Struct, frozen=True):
+    """One LoRA adapter, by its number, and how strongly it works; 0 is off."""
+
+    id: UInt
+    scale: float = 0.0
+
+
 class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How the next token is chosen. A field left at `None` takes the engine's default."""
 
@@ -118,6 +125,8 @@ class CompletionParams(SamplingParams, kw_only=True, omit_defaults=True):
     """In a stream: add `timings` to every event."""
     id_slot: Limit | None = None
     """Serve the request on this slot; -1 takes any."""
+    lora: list[LoraScale] | None = None
+    """LoRA adapters for this request; those that aren't named are off. Left out or empty: as the engine is set."""
     priority: Int32 | None = None
     """Higher goes first; waiting ten seconds is worth as much as one more. Default 0."""
     t_max_ms: UInt | None = None

@@ -179,6 +179,30 @@ class SlotInfo(msgspec.Struct, frozen=True):
     """Whether the engine drafts tokens."""
 
 
+class LoraAdapter(msgspec.Struct, frozen=True):
+    """A loaded LoRA adapter."""
+
+    id: int
+    path: str
+    scale: float
+    """For requests that don't choose; 0 is off."""
+    task_name: str
+    prompt_prefix: str
+    alora_invocation_string: str
+    """The text that switches an activated adapter (aLoRA) on; empty for others."""
+    alora_invocation_tokens: tuple[int, ...]
+
+
+class SlotTransfer(msgspec.Struct, frozen=True):
+    """What came of saving a slot to a file, or restoring it from one."""
+
+    id_slot: int
+    n_tokens: int
+    n_bytes: int
+    """Size of the file."""
+    ms: float
+
+
 class Metrics(msgspec.Struct, frozen=True):
     """Counters since the engine started, and gauges."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from llamaserve import LoraScale
 from llamaserve.server.native import pick
 from llamaserve.server.prompts import prompts_of
 
@@ -151,6 +152,9 @@ def test_prompts_that_are_none(app: App, value: object, status: int) -> None:
     assert response.json()["error"]["code"] == status
 
 
-def test_adapters_are_refused_not_ignored(app: App) -> None:
-    assert app.post("/completion", {"prompt": "a", "lora": [{"id": 0, "scale": 1}]}).status_code == 501
+def test_adapters_go_to_the_engine(app: App) -> None:
+    assert app.post("/completion", {"prompt": "a", "lora": [{"id": 1, "scale": 0.5}]}).status_code == 200
+    assert app.engine.submitted[-1][1].lora == [LoraScale(1, 0.5)]
     assert app.post("/completion", {"prompt": "a", "lora": []}).status_code == 200
+    wrong = app.post("/completion", {"prompt": "a", "lora": [{"scale": 1}]})
+    assert (wrong.status_code, "lora" in wrong.json()["error"]["message"]) == (400, True)

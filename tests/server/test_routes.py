@@ -218,7 +218,8 @@ def test_openapi_document(app: App) -> None:
         assert operation["summary"], path
         assert "200" in operation["responses"], path
         if "requestBody" in operation:
-            assert "$ref" in operation["requestBody"]["content"]["application/json"]["schema"], path
+            schema = operation["requestBody"]["content"]["application/json"]["schema"]
+            assert "$ref" in schema.get("items", schema), path
             assert "ErrorBody" in json.dumps(operation["responses"]["400"]), path
     for operation in operations.values():
         assert operation["tags"]

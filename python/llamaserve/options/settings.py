@@ -49,6 +49,8 @@ class ServerSettings:
     metrics: bool = False
     props: bool = False
     slots: bool = True
+    slot_save_path: str | None = None
+    sleep_idle_seconds: int = -1
     ui: bool = True
     ui_config: dict[str, Any] | None = None
     spm_infill: bool = False

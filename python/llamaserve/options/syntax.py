@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 from .values import BadValue, Float, Int, parse_float, shorten
@@ -115,6 +116,35 @@ def proportions(text: str) -> str:
 
 def mebibytes(text: str) -> str:
     return ",".join(str(Int(min=0).parse(part)) for part in re.split("[,/]+", text))
+
+
+def folder(text: str) -> str:
+    if not Path(text).is_dir():
+        raise BadValue(f"{shorten(text)} is no folder")
+    return text
+
+
+def files(text: str) -> list[tuple[str, float]]:
+    """Files, each with the scale 1."""
+    paths = csv_row(text)
+    if not all(paths):
+        raise BadValue
+    return [(path, 1.0) for path in paths]
+
+
+def scaled_files(text: str) -> list[tuple[str, float]]:
+    pairs = [field.rpartition(":") for field in csv_row(text)]
+    if not all(path for path, _, _ in pairs):
+        raise BadValue
+    return [(path, parse_float(scale)) for path, _, scale in pairs]
+
+
+def layer_range(text: str) -> list[int]:
+    first, _, last = text.partition(" ")
+    numbers = [Int(min=1).parse(first), Int(min=1).parse(last)]
+    if numbers[0] > numbers[1]:
+        raise BadValue
+    return numbers
 
 
 def gpu_layers(text: str) -> str:

@@ -12,12 +12,14 @@ from .table_model import MODEL, ROPE
 from .table_sampling import SAMPLING
 from .table_server import ACCESS, COMMANDS, LOGGING, SERVER
 from .table_speculative import SPECULATIVE
+from .table_state import STATE
 from .table_unsupported import UNSUPPORTED
 
 OPTIONS: tuple[Option, ...] = (
     *MODEL,
     *CONTEXT,
     *MEMORY,
+    *STATE,
     *HARDWARE,
     *ROPE,
     *CHAT,

@@ -70,74 +70,6 @@ _CPU = (
     ),
 )
 
-_CACHE = (
-    later(
-        "cache_idle_slots",
-        "--cache-idle-slots",
-        negative=("--no-cache-idle-slots",),
-        env="CACHE_IDLE_SLOTS",
-        type=Switch(),
-        section="memory",
-        note="saving idle slots",
-        help="Save idle slots to host memory when a new request comes.",
-        accepts=(False,),
-    ),
-    later(
-        "slot_save_path",
-        "--slot-save-path",
-        type=path("DIR"),
-        section="memory",
-        scope="server",
-        note="saving slots to files",
-        help="Folder for the saved slots.",
-    ),
-)
-
-_ADAPTERS = (
-    later("lora", "--lora", type=path("FILE,..."), section="adapters", note="LoRA adapters", help="LoRA adapters."),
-    later(
-        "lora_scaled",
-        "--lora-scaled",
-        type=Str("FILE:SCALE,..."),
-        section="adapters",
-        note="LoRA adapters",
-        help="LoRA adapters, each with its scale.",
-    ),
-    later(
-        "lora_init_without_apply",
-        "--lora-init-without-apply",
-        type=Flag(),
-        section="adapters",
-        note="LoRA adapters",
-        help="Load LoRA adapters without using them until a client asks.",
-    ),
-    later(
-        "control_vector",
-        "--control-vector",
-        type=path("FILE,..."),
-        section="adapters",
-        note="control vectors",
-        help="Control vectors.",
-    ),
-    later(
-        "control_vector_scaled",
-        "--control-vector-scaled",
-        type=Str("FILE:SCALE,..."),
-        section="adapters",
-        note="control vectors",
-        help="Control vectors, each with its scale.",
-    ),
-    later(
-        "control_vector_layer_range",
-        "--control-vector-layer-range",
-        type=Str("START END"),
-        nargs=2,
-        section="adapters",
-        note="control vectors",
-        help="First and last layer for the control vectors.",
-    ),
-)
-
 
 def _server(dest: str, *flags: str, type: ValueType, section: str, note: str, help: str, env: str = "") -> Option:
     return later(dest, *flags, type=type, section=section, note=note, help=help, env=env or None, scope="server")
@@ -268,14 +200,6 @@ _TOOLS = (
 
 _OTHER = (
     _server(
-        "sleep_idle_seconds",
-        "--sleep-idle-seconds",
-        type=Int(metavar="SECONDS"),
-        section="server",
-        note="sleeping when idle",
-        help="Unload the model after this many seconds without requests; -1 never.",
-    ),
-    _server(
         "log_prompts_dir",
         "--log-prompts-dir",
         type=path("DIR"),
@@ -306,4 +230,4 @@ _PRESETS = (
     _preset("vision-gemma-12b-default", "Gemma 3 12B with vision"),
 )
 
-UNSUPPORTED = _CPU + _CACHE + _ADAPTERS + _ROUTER + _TOOLS + _OTHER + _PRESETS
+UNSUPPORTED = _CPU + _ROUTER + _TOOLS + _OTHER + _PRESETS

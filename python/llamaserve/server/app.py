@@ -12,6 +12,7 @@ from llamaserve.server import (
     errors,
     health,
     infill,
+    lora,
     metrics,
     models,
     native,
@@ -20,6 +21,7 @@ from llamaserve.server import (
     openai_responses,
     props,
     rerank,
+    slot_files,
     slots,
     tokens,
     ui,
@@ -58,7 +60,10 @@ def create_app(state: ServerState) -> ASGIApp:
         props.get_props,
         props.post_props,
         slots.list_slots,
+        slot_files.act_on_slot,
         metrics.get_metrics,
+        lora.list_adapters,
+        lora.set_adapters,
         *unsupported.handlers(),
     ]
     if settings.vertex is not None:
@@ -81,4 +86,4 @@ def create_app(state: ServerState) -> ASGIApp:
         for handler in (native.complete, openai_completions.complete_text, openai_chat.complete_chat)
         for path in handler.paths
     }
-    return Gate(app, state, direct)
+    return Gate(app, state, direct, [route.path for route in app.routes])

@@ -9,7 +9,7 @@ from llamaserve.chat import ChatPrompt
 from llamaserve.engine import Engine
 from llamaserve.server.chat_request import ChatRequest, chat_params, sampling
 from llamaserve.server.generation import Generation, Job
-from llamaserve.server.request_fields import check_supported, jobs_of, ping_interval
+from llamaserve.server.request_fields import jobs_of, ping_interval
 from llamaserve.server.responder import Answer, Failures, Responder
 from llamaserve.server.state import ServerState
 
@@ -39,7 +39,6 @@ class PreparedChat:
 async def prepare(server: ServerState, request: ChatRequest, priority: int | None) -> PreparedChat:
     """Renders the chat. Raises `ApiError` or `RequestError` where it can't be answered."""
     engine = server.ready_engine()
-    check_supported(request)
     chat = chat_params(request)
     prompt = await asyncio.to_thread(engine.apply_template, chat)
     request = sampling(request, chat, prompt.stop, engine.defaults.stop if engine.defaults else None)

@@ -16,22 +16,30 @@ from llamaserve.server.state import ServerState, loading
 
 _LOCAL_ORIGIN = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 
+# What a sleeping server answers without waking up.
+_WITHOUT_MODEL = frozenset(
+    ("/", "/index.html", "/health", "/v1/health", "/metrics", "/models", "/v1/models", "/props", "/schema/openapi.json")
+)
+
 Headers = list[tuple[bytes, bytes]]
 
 
 class Gate:
     """Wraps the app. CORS preflights are answered here, and so are requests that may not pass.
 
-    `direct`: routes by path that POST requests may take instead of the app's.
+    `direct`: routes by path that POST requests may take instead of the app's. `paths`: those of all routes.
     """
 
-    def __init__(self, app: ASGIApp, state: ServerState, direct: Mapping[str, DirectRoute]) -> None:
+    def __init__(
+        self, app: ASGIApp, state: ServerState, direct: Mapping[str, DirectRoute], paths: Iterable[str]
+    ) -> None:
         self.app = app
         self._direct = direct
         self._state = state
         self._cors = Cors(state)
         self._keys = [key.encode() for key in state.settings.api_keys]
-        prefix = state.settings.api_prefix
+        prefix = self._prefix = state.settings.api_prefix
+        self._paths = {path.removeprefix(prefix) for path in paths}
         self._pages = {f"{prefix}/", f"{prefix}/index.html", prefix}
         self._public = self._pages | {f"{prefix}/health", f"{prefix}/v1/health"}
         vertex = state.settings.vertex
@@ -55,18 +63,42 @@ class Gate:
             return
         path = scope["path"]
         refusal: ApiError | None = None
-        if self._state.engine is None and path not in self._pages:
+        if self._state.engine is None and self._state.asleep is None and path not in self._pages:
             refusal = loading()
         elif self._keys and path not in self._public and not self._key_fits(sent):
             refusal = ApiError(401, "Invalid API Key")
-        if refusal is not None:
-            await _refuse(send_with_headers, path, refusal)
-            return
-        direct = self._direct.get(path)
-        if direct is not None and scope["method"] == "POST" and direct.fits(sent):
-            await direct(scope, receive, send_with_headers, _refuse)
+        if refusal is None:
+            try:
+                if self._needs_model(scope["method"], path):
+                    await self._run_awake(scope, receive, send_with_headers, sent)
+                else:
+                    await self._run(scope, receive, send_with_headers, sent)
+                return
+            except ApiError as e:
+                refusal = e
+        await _refuse(send_with_headers, path, refusal)
+
+    def _needs_model(self, method: str, path: str) -> bool:
+        """Whether the model must be awake: not for what is known without it, nor for routes that aren't there."""
+        if self._state.sleeper is None:
+            return False
+        path = path.removeprefix(self._prefix)
+        if path in _WITHOUT_MODEL and (path != "/props" or method == "GET"):
+            return False
+        return path in self._paths or path.startswith("/slots/")
+
+    async def _run_awake(self, scope: Scope, receive: Receive, send: Send, headers: dict[bytes, bytes]) -> None:
+        """Raises `ApiError` if the model can't be loaded again."""
+        assert self._state.sleeper is not None
+        async with self._state.sleeper.awake():
+            await self._run(scope, receive, send, headers)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send, headers: dict[bytes, bytes]) -> None:
+        direct = self._direct.get(scope["path"])
+        if direct is not None and scope["method"] == "POST" and direct.fits(headers):
+            await direct(scope, receive, send, _refuse)
         else:
-            await self.app(scope, receive, send_with_headers)
+            await self.app(scope, receive, send)
 
     def _key_fits(self, headers: dict[bytes, bytes]) -> bool:
         sent = headers.get(b"authorization") or headers.get(b"x-api-key", b"")

@@ -14,7 +14,6 @@ _ABSENT: dict[str, Any] = {
     "reasoning_format": "none",
     "reasoning_in_content": False,
     "backend_sampling": False,
-    "lora": [],
 }
 
 # Long, or users' own texts: left out where the settings aren't shown to the one who made the request.

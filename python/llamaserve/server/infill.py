@@ -19,7 +19,7 @@ from llamaserve.server.generation import Generation
 from llamaserve.server.native import NativeAnswer
 from llamaserve.server.native_schema import CompletionResponse, NativeRequest
 from llamaserve.server.prompts import mixed_of
-from llamaserve.server.request_fields import PriorityHeader, check_supported, jobs_of, ping_interval
+from llamaserve.server.request_fields import PriorityHeader, jobs_of, ping_interval
 from llamaserve.server.responder import Responder
 from llamaserve.server.state import ServerState
 
@@ -53,7 +53,6 @@ async def infill(data: Annotated[InfillRequest, Body()], state: State, priority:
     """Completes what belongs between two texts. Needs a model that was trained for it."""
     server: ServerState = state.server
     engine = server.ready_engine()
-    check_supported(data)
     prompt = await asyncio.to_thread(_prompt, engine, data, suffix_first=server.settings.spm_infill)
     jobs = jobs_of(engine, [prompt], data, priority)
     return Responder(

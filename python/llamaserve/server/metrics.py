@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TypeVar
 
+import msgspec
 from litestar import Response, get
 from litestar.datastructures import State
 
+from llamaserve.errors import EngineClosedError
 from llamaserve.results import Metrics
 from llamaserve.server.errors import ApiError
 from llamaserve.server.state import ServerState
@@ -20,9 +23,43 @@ async def get_metrics(state: State) -> Response[str]:
     server: ServerState = state.server
     if not server.settings.metrics:
         raise ApiError(501, "/metrics is switched off; start the server with --metrics")
-    metrics = await asyncio.to_thread(server.ready_engine().metrics, reset_window=True)
+    metrics = await _metrics(server)
     headers = {"Process-Start-Time-Unix": str(int(server.started_at))}
     return Response(render(metrics), media_type=MEDIA_TYPE, headers=headers)
+
+
+async def _metrics(server: ServerState) -> Metrics:
+    if server.asleep is None:
+        try:
+            now = await asyncio.to_thread(server.ready_engine().metrics, reset_window=True)
+        except EngineClosedError:
+            if server.asleep is None:
+                raise
+        else:
+            metrics, server.metrics_before = join(server.metrics_before, now), _no_window(server.metrics_before)
+            return metrics
+    metrics = server.asleep.metrics
+    server.asleep.metrics = _no_window(metrics)
+    return metrics
+
+
+_WINDOW = tuple(name for name in Metrics.__struct_fields__ if name.endswith("_window"))
+_SUMS = tuple(name for name in Metrics.__struct_fields__ if name.endswith("_total"))
+
+M = TypeVar("M", Metrics, "Metrics | None")
+
+
+def join(before: Metrics | None, now: Metrics) -> Metrics:
+    """Counts of an engine together with those of the ones before it; gauges are its own."""
+    if before is None:
+        return now
+    sums = {name: getattr(before, name) + getattr(now, name) for name in _SUMS + _WINDOW}
+    return msgspec.structs.replace(now, n_tokens_max=max(before.n_tokens_max, now.n_tokens_max), **sums)
+
+
+def _no_window(m: M) -> M:
+    """Rates are told once."""
+    return m if m is None else msgspec.structs.replace(m, **dict.fromkeys(_WINDOW, 0))
 
 
 def render(m: Metrics) -> str:

@@ -69,7 +69,7 @@ class ModelList(msgspec.Struct):
 async def list_models(state: State) -> ModelList:
     server: ServerState = state.server
     name = server.model_name
-    meta = _meta(server.ready_engine().info)
+    meta = _meta(server.info)
     return ModelList([OllamaModel(name, name)], [Model(name, server.aliases, server.tags, int(time.time()), meta)])
 
 

@@ -21,7 +21,7 @@ from llamaserve.server.generation_settings import settings_of
 from llamaserve.server.native_schema import CompletionEvent, CompletionRequest, CompletionResponse, NativeRequest
 from llamaserve.server.probs import probabilities, shown_probs
 from llamaserve.server.prompts import prompts_of
-from llamaserve.server.request_fields import PriorityHeader, check_supported, jobs_of, ping_interval
+from llamaserve.server.request_fields import PriorityHeader, jobs_of, ping_interval
 from llamaserve.server.responder import Responder, frame
 from llamaserve.server.state import ServerState
 
@@ -46,7 +46,6 @@ async def complete(
     """Completes a prompt. With `"stream": true` the answer is a stream of server-sent events."""
     server: ServerState = state.server
     engine = server.ready_engine()
-    check_supported(data)
     jobs = jobs_of(engine, prompts_of(data.prompt, engine.info.n_vocab), data, priority)
     answer = NativeAnswer(engine, server.model_name, data)
     return Responder(

@@ -27,7 +27,7 @@ from llamaserve.server.openai_text import (
     text_prompts,
 )
 from llamaserve.server.probs import probabilities, shown_probs
-from llamaserve.server.request_fields import PriorityHeader, check_supported, jobs_of, ping_interval
+from llamaserve.server.request_fields import PriorityHeader, jobs_of, ping_interval
 from llamaserve.server.responder import DONE, Responder, frame
 from llamaserve.server.state import ServerState
 
@@ -49,7 +49,6 @@ async def complete_text(
     """Completes a prompt. With `"stream": true` the answer is a stream of server-sent events."""
     server: ServerState = state.server
     engine = server.ready_engine()
-    check_supported(data)
     check(data)
     prompts = await text_prompts(engine, data, suffix_first=server.settings.spm_infill)
     jobs = jobs_of(engine, prompts, data, priority)

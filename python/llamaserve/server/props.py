@@ -9,6 +9,7 @@ from litestar import get, post
 from litestar.datastructures import State
 from msgspec import UNSET, UnsetType
 
+from llamaserve.engine import Engine
 from llamaserve.server.errors import ApiError
 from llamaserve.server.generation_settings import default_settings, without_texts
 from llamaserve.server.state import ServerState
@@ -59,8 +60,14 @@ class Success(msgspec.Struct):
 @get("/props", summary="Properties of the server", tags=["llama-server"])
 async def get_props(state: State) -> Props:
     server: ServerState = state.server
-    settings, engine = server.settings, server.ready_engine()
-    info = engine.info
+    if server.asleep is not None:
+        return msgspec.structs.replace(server.asleep.props, is_sleeping=True)
+    return describe(server, server.ready_engine())
+
+
+def describe(server: ServerState, engine: Engine) -> Props:
+    """What `/props` shows while the model is loaded."""
+    settings, info = server.settings, engine.info
     return Props(
         default_generation_settings=DefaultGenerationSettings(without_texts(default_settings(engine)), info.n_ctx_slot),
         total_slots=info.n_slots,

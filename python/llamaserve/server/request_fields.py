@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 from litestar.params import HeaderParameter
 
 from llamaserve.engine import Engine
 from llamaserve.params import CompletionParams, Limit, Prompt
-from llamaserve.server.errors import ApiError
 from llamaserve.server.generation import Job
 
 Choices: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=128)]
@@ -49,8 +48,6 @@ class GenerationRequest(CompletionParams, kw_only=True):
     """Seconds of silence after which a stream gets a ping; -1 sends none."""
     verbose: bool | None = None
     """Add `__verbose` to OpenAI responses: the same result in the form of `/completion`."""
-    lora: list[Any] | None = None
-    """Adapters for this request: `[{"id": 0, "scale": 0.5}, ...]`."""
 
     def __post_init__(self) -> None:
         # llama-server's aliases; its own name wins.
@@ -70,12 +67,6 @@ class GenerationRequest(CompletionParams, kw_only=True):
     @property
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
-
-
-def check_supported(request: GenerationRequest) -> None:
-    """Refuses (501) what this version can't do yet, rather than ignoring it."""
-    if request.lora:
-        raise ApiError(501, "LoRA adapters are not supported yet")
 
 
 def ping_interval(request: GenerationRequest, default: int) -> int:

@@ -26,6 +26,7 @@ from llamaserve.server import sockets
 from llamaserve.server.app import create_app
 from llamaserve.server.errors import ConfigurationError
 from llamaserve.server.http_protocol import http_protocol
+from llamaserve.server.sleep import Sleeper
 from llamaserve.server.state import ServerState
 
 log = logging.getLogger("llamaserve")
@@ -117,6 +118,10 @@ class _Runner:
         self.loading = False
         if isinstance(result, Engine):
             self._state.engine = result
+            seconds = self._state.settings.sleep_idle_seconds
+            if seconds > 0:
+                self._state.sleeper = Sleeper(self._state, self._load, seconds)
+                self._state.sleeper.start()
             log.info("%s", _describe(result))
             log.info("ready: %s", ", ".join(self._addresses))
             return

@@ -11,11 +11,23 @@ from llamaserve.server.errors import ApiError
 
 if TYPE_CHECKING:
     from llamaserve.options import ServerSettings
+    from llamaserve.results import Metrics, ModelInfo
+    from llamaserve.server.props import Props
+    from llamaserve.server.sleep import Sleeper
+
+
+@dataclass
+class Snapshot:
+    """What the server still tells while the model is unloaded."""
+
+    info: ModelInfo
+    props: Props
+    metrics: Metrics
 
 
 @dataclass
 class ServerState:
-    """One server. `engine` is `None` until the model is loaded."""
+    """One server. `engine` is `None` until the model is loaded, and while the server sleeps."""
 
     settings: ServerSettings
     model_name: str
@@ -27,7 +39,18 @@ class ServerState:
     verbose: bool = False
     """Add `__verbose` to OpenAI responses."""
     engine: Engine | None = None
+    sleeper: Sleeper | None = None
+    """With `--sleep-idle-seconds`."""
+    asleep: Snapshot | None = None
+    """What is known of the model while it is unloaded."""
+    metrics_before: Metrics | None = None
+    """What was counted before the model was last loaded."""
     started_at: float = field(default_factory=time.time)
+
+    @property
+    def info(self) -> ModelInfo:
+        """What is (or was) loaded. Raises `ApiError` (503) before that."""
+        return self.asleep.info if self.asleep is not None else self.ready_engine().info
 
     def ready_engine(self) -> Engine:
         """The engine. Raises `ApiError` (503) while there is none."""

@@ -9,8 +9,6 @@ from llamaserve.server.errors import ApiError
 
 ROUTES: dict[str, tuple[str, ...]] = {
     "audio": ("POST /v1/audio/transcriptions", "POST /audio/transcriptions"),
-    "LoRA adapters": ("GET /lora-adapters", "POST /lora-adapters"),
-    "saving and restoring slots": ("POST /slots/{id_slot:str}",),
     "control of running completions": ("POST /v1/chat/completions/control",),
     "resumable streams": ("GET /v1/stream", "DELETE /v1/stream", "POST /v1/streams/lookup"),
     "several models in one server": (
