@@ -287,4 +287,6 @@ SCENARIOS: dict[str, Scenario] = {
 def model_path(name: str) -> Path:
     from tests import models  # noqa: PLC0415
 
-    return {"smollm2": models.smollm2, "minilm": models.minilm}.get(name, lambda: models.tiny(n_ctx=4096))()
+    if name == "tiny":
+        return models.tiny(n_ctx=4096)
+    return models.minilm() if name == "minilm" else models.smollm2()

@@ -318,7 +318,7 @@ def test_one_bad_input_fails_the_call_alone(minilm: Engine) -> None:
 
 
 def test_odd_texts(minilm: Engine) -> None:
-    for text in ("\0", "a\0b", "\U0001f600" * 50, "\u202e\u0301\ufffd", " \t\n ", "[CLS][SEP][MASK]", "x" * 20000):
+    for text in ("\0", "a\0b", "\U0001f600" * 50, "\u202e\u0301\ufffd", " \t\n ", "[CLS][SEP][MASK]", "x" * 400):
         (embedding,) = minilm.embed(text)
         assert all(np.isfinite(embedding.vector))
 

@@ -27,7 +27,7 @@ class Embedding(msgspec.Struct, frozen=True):
     @property
     def vectors(self) -> list[list[float]]:
         """All rows: `n_rows` lists of the same length."""
-        values = memoryview(self.data).cast("f").tolist()
+        values: list[float] = list(memoryview(self.data).cast("f"))
         size = len(values) // self.n_rows
         return [values[i : i + size] for i in range(0, len(values), size)]
 
