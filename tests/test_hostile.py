@@ -182,3 +182,11 @@ def test_numbers_too_large_name_the_field(tiny: Engine) -> None:
         with pytest.raises((RequestError, ValueError), match=field):
             tiny.complete("a", n_predict=1, **{field: value})
     assert tiny.complete("a", n_predict=1, logit_bias=[[99999999999, 5]]).finish.n_predicted == 1
+
+
+def test_a_repetition_of_what_may_be_empty_is_served(tiny: Engine) -> None:
+    """llama-common writes tool calls of some chat templates this way."""
+    grammar = 'root ::= "<" (call? space)+ ">"\ncall ::= "x"\nspace ::= " "?'
+    text = tiny.complete("a", n_predict=40, grammar=grammar, seed=1).text
+    assert text.startswith("<")
+    assert set(text) <= set("<x >")

@@ -95,14 +95,20 @@ bool is_terminal(llama_gretype type) {
            type == LLAMA_GRETYPE_TOKEN || type == LLAMA_GRETYPE_TOKEN_NOT;
 }
 
-// The starts of one rule, from those of the rules it refers to. Those not known yet count as nothing.
-Start start_of(const llama_grammar_rule& rule, const std::vector<Start>& starts) {
+bool ends_alternative(const llama_grammar_element& e) {
+    return e.type == LLAMA_GRETYPE_ALT || e.type == LLAMA_GRETYPE_END;
+}
+
+// The starts of rule `i`, from those of the rules it refers to. Those not known yet count as nothing.
+Start start_of(const llama_grammar_rules& rules, size_t i, const std::vector<Start>& starts) {
+    const llama_grammar_rule& rule = rules[i];
     Start out;
     out.known = true;
     bool open = true; // everything so far in this alternative may be empty
     size_t run = 0;
-    for (const llama_grammar_element& e : rule) {
-        if (e.type == LLAMA_GRETYPE_ALT || e.type == LLAMA_GRETYPE_END) {
+    for (size_t k = 0; k < rule.size(); ++k) {
+        const llama_grammar_element& e = rule[k];
+        if (ends_alternative(e)) {
             out.empty = out.empty || open;
             open = true;
             run = 0;
@@ -113,7 +119,9 @@ Start start_of(const llama_grammar_rule& rule, const std::vector<Start>& starts)
                 refuse("the grammar has more than " + std::to_string(max_optional_run) + " optional parts in a row");
             }
             if (open) {
-                out.ways += ref.ways;
+                // A repetition refers to itself at its end. After nothing that is where it was before.
+                const bool again = e.value == i && k + 1 < rule.size() && ends_alternative(rule[k + 1]);
+                out.ways += again ? 0 : ref.ways;
                 open = ref.empty;
             }
         } else if (is_terminal(e.type)) {
@@ -134,7 +142,7 @@ void check_ways(const llama_grammar_rules& rules) {
     for (size_t round = 0; round <= max_nesting; ++round) {
         bool changed = false;
         for (size_t i = rules.size(); i-- > 0;) {
-            const Start next = start_of(rules[i], starts);
+            const Start next = start_of(rules, i, starts);
             changed = changed || next.empty != starts[i].empty || next.ways != starts[i].ways;
             starts[i] = next;
         }

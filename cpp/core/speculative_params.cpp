@@ -189,8 +189,8 @@ void set_speculative(const SpeculativeParams& in, common_params& out) {
     // Each drafted token's logits are read, too.
     const auto outputs =
         common_speculative_get_output_limits(out.n_batch, out.n_parallel, common_speculative_n_max(&s));
-    out.n_outputs_max = std::max(1, outputs.total);
-    out.n_outputs_max_per_seq = std::max(1, outputs.per_seq);
+    out.n_outputs_max = std::max(out.n_outputs_max, outputs.total);
+    out.n_outputs_max_per_seq = std::max(out.n_outputs_max_per_seq, outputs.per_seq);
 }
 
 } // namespace llamaserve
