@@ -136,7 +136,7 @@ def _tools(request: ChatRequest) -> tuple[list[dict[str, Any]], str]:
             raise ApiError(400, 'Field \'tool_choice.mode\': expected "auto" or "required"')
         return _named(tools, names), mode
     if kind != "function":
-        raise ApiError(400, f"Field 'tool_choice.type': expected \"function\" or \"allowed_tools\", got {kind!r}")
+        raise ApiError(400, f'Field \'tool_choice.type\': expected "function" or "allowed_tools", got {kind!r}')
     # One function by name: the model must call one of the tools, and is shown that one only.
     return _named(tools, [_name_of(choice)]), "required"
 
