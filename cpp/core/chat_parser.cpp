@@ -2,7 +2,7 @@
 
 #include "chat-peg-parser.h"
 #include "chat.hpp"
-#include "error.hpp"
+#include "log.hpp"
 
 #include <algorithm>
 #include <cctype>
@@ -293,10 +293,10 @@ std::vector<common_chat_msg_diff> ChatParser::parse(bool final) {
             message_ = std::move(next);
         }
     } catch (const std::exception& e) {
+        // What doesn't parse yet may do so later. In the end, what was handed on can't be taken back.
         mode_ = Mode::parse;
-        // What doesn't parse yet may do so later.
         if (final) {
-            throw InvalidRequest(e.what());
+            log_write(2, std::string("the end of a chat answer is not in the template's format: ") + e.what());
         }
     }
     return out;

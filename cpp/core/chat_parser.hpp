@@ -48,8 +48,7 @@ public:
     // Whether parsing now would bring more.
     bool wants_parse() const { return mode_ == Mode::parse && !plain_ && within_budget(); }
 
-    // Parses all of the text; returns what the message grew by. `final`: no more comes. Throws InvalidRequest if the
-    // whole answer can't be parsed.
+    // Parses all of the text; returns what the message grew by. `final`: no more comes.
     std::vector<common_chat_msg_diff> parse(bool final);
 
     // Both of these.
