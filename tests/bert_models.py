@@ -83,7 +83,8 @@ def write_reranker(path: Path, template: str = "") -> None:
     shapes["ffn_down"] = (n, n_ff)
 
     def matrix(*shape: int) -> np.ndarray[Any, Any]:
-        return (random.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
+        values: np.ndarray[Any, Any] = (random.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
+        return values
 
     tensors: dict[str, np.ndarray[Any, Any]] = {
         TOP["token_embd.weight"]: matrix(len(words), n) * 8,

@@ -95,7 +95,7 @@ class Gate:
 
     async def _run(self, scope: Scope, receive: Receive, send: Send, headers: dict[bytes, bytes]) -> None:
         direct = self._direct.get(scope["path"])
-        if direct is not None and scope["method"] == "POST" and direct.fits(headers):
+        if direct is not None and scope.get("method") == "POST" and direct.fits(headers):
             await direct(scope, receive, send, _refuse)
         else:
             await self.app(scope, receive, send)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from litestar import post
@@ -70,13 +70,17 @@ class TeiResult(msgspec.Struct):
     text: str | UnsetType = UNSET
 
 
+# Typed so because Litestar's annotation leaves out unions, which it takes.
+ANSWER: Any = JinaRanking | list[TeiResult]
+
+
 @post(
     ["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"],
     status_code=200,
     dto=JsonBody[RerankRequest],
     return_dto=None,
     responses={
-        200: ResponseSpec(JinaRanking | list[TeiResult], description="The ranking: a list if `texts` was given"),
+        200: ResponseSpec(ANSWER, description="The ranking: a list if `texts` was given"),
         **RESPONSES,
     },
     summary="Rank documents",
