@@ -245,9 +245,9 @@ def test_inputs_make_room_for_each_other() -> None:
 @pytest.mark.parametrize("model", ["reranker", "templated_reranker"])
 def test_scores_agree_with_llama_server(model: str) -> None:
     path: Path = getattr(models, model)()
-    with llama_server(path, "--reranking", "-np", "2") as url:
+    with llama_server(path, "--reranking", "-np", "2", "-fa", "on") as url:
         theirs = post(f"{url}/rerank", {"query": "machine learning is", "documents": DOCUMENTS})
-    with Engine(path, reranking=True, parallel=2) as engine:
+    with Engine(path, reranking=True, parallel=2, flash_attn="on") as engine:
         ours = engine.rerank("machine learning is", DOCUMENTS)
     assert ours.n_tokens == theirs["usage"]["total_tokens"]
     assert [d.index for d in ours.documents] == [r["index"] for r in theirs["results"]]

@@ -382,7 +382,7 @@ class TestEnvironment:
 
     def test_negative_variable_counts_by_being_set(self) -> None:
         assert ask(LLAMA_ARG_NO_KV_OFFLOAD="0", LLAMA_ARG_KV_OFFLOAD="1").engine == {"kv_offload": False}
-        assert ask(LLAMA_ARG_NO_MMPROJ_AUTO="1", LLAMA_ARG_NO_CACHE_IDLE_SLOTS="1") == Settings()
+        assert ask(LLAMA_ARG_NO_MMPROJ_AUTO="1") == Settings()
 
     def test_empty_counts_as_not_set(self) -> None:
         assert ask(LLAMA_ARG_PORT="", LLAMA_ARG_JINJA="", LLAMA_ARG_RPC="") == Settings()

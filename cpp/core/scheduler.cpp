@@ -43,7 +43,7 @@ const char* slot_state_name(SlotState state) {
 
 Scheduler::Scheduler(const Model& model, const EngineParams& params)
     : model_(model), ctx_(model.context()), cache_(model, to_bytes(params.cache_ram), params.ctx_checkpoints),
-      put_away_(params.cache_idle_slots && model.info().kv_unified && params.cache_ram != 0),
+      put_away_(params.cache_idle_slots && model.info().kv_unified && params.cache_ram != 0 && params.cache_reuse == 0),
       budget_(params.step_target_ms, model.info().n_batch) {
     if (put_away_) {
         log_write(5, "idle slots give up their cells to host memory (__TEST_TAG_CACHE_IDLE_SLOTS_ENABLED__)");

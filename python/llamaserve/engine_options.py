@@ -169,6 +169,8 @@ def _converted(name: str, given: object) -> object:
         return _adapters(given)
     if name in ("n_gpu_layers", "spec_draft_ngl"):
         return str(given)
+    if name in _PATHS and isinstance(given, Path):
+        return str(given)
     return given
 
 

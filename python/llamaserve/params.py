@@ -20,7 +20,9 @@ class LoraScale(msgspec.Struct, frozen=True):
     """One LoRA adapter, by its number, and how strongly it works; 0 is off."""
 
     id: UInt
+    """The adapter's place in `--lora`, from 0."""
     scale: float = 0.0
+    """How strongly it works: 1 as trained, 0 not at all."""
 
 
 class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -243,10 +243,11 @@ def test_the_openapi_document_is_complete(app: App) -> None:
     assert routes - {line.replace(":str", "").replace(":int", "") for line in refused} - pages == shown
     schemas = document["components"]["schemas"]
     bodies = {
-        operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        body.get("items", body)["$ref"].rpartition("/")[2]
         for item in document["paths"].values()
         for operation in item.values()
         if "requestBody" in operation
+        for body in [operation["requestBody"]["content"]["application/json"]["schema"]]
     }
     assert {"ChatRequest", "CompletionRequest", "InfillRequest", "TokenizeRequest"} <= bodies
     undocumented = [
