@@ -105,14 +105,19 @@ class MessagesRequest(GenerationRequest, kw_only=True):
     """Body of `/v1/messages` and `/v1/messages/count_tokens`. The sampling fields of `/completion` are taken too."""
 
     messages: list[InputMessage]
+    """The conversation so far; the last one is the user's, or the beginning of the answer."""
     system: str | list[TextBlock] | None = None
     """System prompt."""
     stop_sequences: list[str] | None = None
     """Texts that end the answer; they are not part of it."""
     tools: list[ClientTool] | None = None
+    """Functions that the model may call."""
     tool_choice: ToolChoice | None = None
+    """Whether it may, must or must not call one, or which."""
     thinking: ThinkingConfig | None = None
+    """Whether the model thinks first, and for how many tokens at most."""
     output_config: OutputConfig | None = None
+    """The form of the answer, and how much effort goes into it."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables for the template."""
     metadata: dict[str, Any] | None = None

@@ -45,6 +45,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     embd_normalize: Limit | None = None
     """-1 none, 0 the largest value becomes 32760, 1 taxicab, 2 euclidean, above that p-norm."""
     priority: Int32 | None = None
+    """Higher goes first. Default 0."""
 
 
 class InputEmbedding(msgspec.Struct):

@@ -34,6 +34,7 @@ class RerankRequest(msgspec.Struct, kw_only=True):
     """Body of `/rerank`. `null` means not set; unknown fields are ignored."""
 
     query: str
+    """What the documents are ranked by."""
     documents: list[str | DocumentText] | None = None
     """Texts, or objects with a `text`: the answer has Jina's form."""
     texts: list[str] | None = None
@@ -47,6 +48,7 @@ class RerankRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
     """Comes back in the answer."""
     priority: Int32 | None = None
+    """Higher goes first. Default 0."""
 
 
 class JinaResult(msgspec.Struct):

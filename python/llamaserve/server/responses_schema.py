@@ -94,17 +94,22 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
     """Body of `/v1/responses` and `/v1/responses/input_tokens`. The sampling fields of `/completion` are taken too."""
 
     input: str | list[InputItem]
+    """A text, or the conversation so far."""
     instructions: str | None = None
     """System prompt."""
     max_output_tokens: Limit | None = None
+    """Same as `n_predict`."""
     tools: list[dict[str, Any]] | None = None
     """`[{"type": "function", "name": "...", "parameters": {}}]`; tools of other types are left out."""
     tool_choice: str | dict[str, Any] | None = None
     """"auto", "none", "required", `{"type": "function", "name": "..."}`, or
     `{"type": "allowed_tools", "mode": "auto", "tools": []}`."""
     parallel_tool_calls: bool | None = None
+    """Several calls in one answer."""
     text: TextConfig | None = None
+    """The form of the answer: text, any JSON, or JSON by a schema."""
     reasoning: Reasoning | None = None
+    """How much effort goes into thinking."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables for the template."""
     metadata: dict[str, Any] | None = None
