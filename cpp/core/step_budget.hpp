@@ -6,7 +6,8 @@
 
 namespace llamaserve {
 
-// Keeps a step near a target time, by what prompt tokens were measured to cost.
+// Keeps a step near a target time, by what prompt tokens were measured to cost. While a prompt is computed, streams get
+// at most a sixth of the time, so it takes at most a fifth longer than alone.
 class StepBudget {
 public:
     // `target_ms`: how long a step may take; `max_tokens`: the most a batch can hold.
@@ -17,7 +18,8 @@ public:
         if (ms_per_token_ <= 0.0) {
             return std::min(first_tokens, max_tokens_);
         }
-        const double room = std::max(target_ms_ - decode_ms_, target_ms_ / 4);
+        // Where generating alone takes most of the time, a longer step is better: a prompt mustn't starve.
+        const double room = std::max(target_ms_ - decode_ms_, min_prompt_share * decode_ms_);
         return std::clamp(static_cast<int32_t>(room / ms_per_token_), std::min(min_tokens, max_tokens_), max_tokens_);
     }
 
@@ -39,6 +41,7 @@ private:
     static constexpr int32_t first_tokens = 64; // before anything was measured
     static constexpr int32_t min_tokens = 16;   // fewer would starve the prompt
     static constexpr double rate = 0.25;
+    static constexpr double min_prompt_share = 5.0; // of a step, in times of what generating takes
 
     double target_ms_;
     int32_t max_tokens_;
