@@ -219,7 +219,7 @@ def test_openapi_document(app: App) -> None:
         assert "200" in operation["responses"], path
         if "requestBody" in operation:
             schema = operation["requestBody"]["content"]["application/json"]["schema"]
-            assert "$ref" in schema.get("items", schema), path
+            assert {"$ref", "properties"} & schema.get("items", schema).keys(), path
             assert "ErrorBody" in json.dumps(operation["responses"]["400"]), path
     for operation in operations.values():
         assert operation["tags"]
@@ -242,13 +242,15 @@ def test_the_openapi_document_is_complete(app: App) -> None:
     shown = {f"{method.upper()} {path}" for path, item in document["paths"].items() for method in item}
     assert routes - {line.replace(":str", "").replace(":int", "") for line in refused} - pages == shown
     schemas = document["components"]["schemas"]
-    bodies = {
-        body.get("items", body)["$ref"].rpartition("/")[2]
+    given = [
+        operation["requestBody"]["content"]["application/json"]["schema"]
         for item in document["paths"].values()
         for operation in item.values()
         if "requestBody" in operation
-        for body in [operation["requestBody"]["content"]["application/json"]["schema"]]
-    }
+    ]
+    named = [body.get("items", body) for body in given]
+    bodies = {body["$ref"].rpartition("/")[2] for body in named if "$ref" in body}
+    assert [body["properties"].keys() for body in named if "$ref" not in body] == [{"filename"}]  # of a slot's file
     assert {"ChatRequest", "CompletionRequest", "InfillRequest", "TokenizeRequest"} <= bodies
     undocumented = [
         f"{body}.{field}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -9,6 +10,7 @@ import msgspec
 from litestar import Request, post
 from litestar.datastructures import State
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
 from litestar.params import FromPath, Parameter
 
 from llamaserve.server.body import decode
@@ -60,9 +62,25 @@ class SlotErased(msgspec.Struct):
 SlotActionResponse: TypeAlias = SlotSaved | SlotRestored | SlotErased
 
 
+@dataclass
+class SlotOperation(Operation):
+    """The handler reads its body itself, since `erase` has none; this tells the OpenAPI document of it."""
+
+    def __post_init__(self) -> None:
+        name = Schema(type=OpenAPIType.STRING, description="A name without folders, in the folder of --slot-save-path")
+        body = Schema(
+            type=OpenAPIType.OBJECT,
+            properties={"filename": name},
+            required=["filename"],
+            description="Body of `save` and `restore`.",
+        )
+        self.request_body = RequestBody(content={"application/json": OpenAPIMediaType(schema=body)}, required=False)
+
+
 @post(
     "/slots/{id_slot:str}",
     status_code=200,
+    operation_class=SlotOperation,
     responses=RESPONSES
     | {501: ResponseSpec(ErrorBody, description="There is no --slot-save-path", generate_examples=False)},
     summary="Save, restore or erase a slot",
