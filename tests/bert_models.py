@@ -12,6 +12,8 @@ from typing import Any
 import gguf
 import numpy as np
 
+from tests.gguf_file import finish
+
 Tensors = Mapping[str, np.ndarray[Any, Any]]
 
 # GGUF's name of each tensor of a layer, and the published model's.
@@ -140,11 +142,7 @@ def write_bert(
             w.add_tensor(f"blk.{i}.{name}.bias", tensors[f"{key}.bias"].astype(np.float32))
     for name, values in (head or {}).items():
         w.add_tensor(name, values)
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
-    part.replace(path)
+    finish(w, part, path)
 
 
 def _add_vocabulary(w: gguf.GGUFWriter, vocabulary: list[str]) -> None:

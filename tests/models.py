@@ -14,6 +14,7 @@ import gguf
 import numpy as np
 
 from tests import bert_models
+from tests.gguf_file import finish
 
 
 def _cache() -> Path:
@@ -133,12 +134,7 @@ def tiny(
         matrix(f"blk.{i}.ffn_gate.weight", n_ff, n_embd)
         matrix(f"blk.{i}.ffn_up.weight", n_ff, n_embd)
         matrix(f"blk.{i}.ffn_down.weight", n_embd, n_ff)
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
-    part.replace(path)
-    return path
+    return finish(w, part, path)
 
 
 def lora(
@@ -183,12 +179,7 @@ def lora(
     for tensor, data in (tensors | changes).items():
         if data is not None:
             w.add_tensor(tensor, data)
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
-    part.replace(path)
-    return path
+    return finish(w, part, path)
 
 
 def control_vector(
@@ -203,12 +194,7 @@ def control_vector(
     w = gguf.GGUFWriter(part, "controlvector")
     for layer in layers:
         w.add_tensor(f"{prefix}.{layer}", random.standard_normal(n_embd).astype(np.float32))
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
-    part.replace(path)
-    return path
+    return finish(w, part, path)
 
 
 def _vocabulary(size: int) -> tuple[list[bytes], list[float], list[int]]:

@@ -1,10 +1,8 @@
 #include "attention.hpp"
 
-#include "gguf.h"
-#include "log.hpp"
+#include "metadata.hpp"
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 
 namespace llamaserve {
@@ -34,10 +32,7 @@ bool plain_attention_is_faster(const std::string& path, const common_params& par
         ggml_is_quantized(params.cache_type_v)) {
         return false;
     }
-    const gguf_init_params options{true, nullptr};
-    const LogCapture quiet(true);
-    const std::unique_ptr<gguf_context, decltype(&gguf_free)> gguf(gguf_init_from_file(path.c_str(), options),
-                                                                   gguf_free);
+    const gguf_context_ptr gguf = open_metadata(path);
     if (!gguf) {
         return false; // loading it will say why
     }

@@ -1,6 +1,7 @@
 #include "metadata.hpp"
 
 #include "error.hpp"
+#include "log.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -75,6 +76,11 @@ private:
 };
 
 } // namespace
+
+gguf_context_ptr open_metadata(const std::string& path) {
+    const LogCapture quiet(true);
+    return gguf_context_ptr(gguf_init_from_file(path.c_str(), {true, nullptr}));
+}
 
 void check_counts(const gguf_context* gguf, const std::string& path, const std::vector<std::string>& overrides) {
     const Metadata meta(gguf, overrides);

@@ -3,7 +3,6 @@
 #include "adapters.hpp"
 #include "attention.hpp"
 #include "error.hpp"
-#include "gguf.h"
 #include "log.hpp"
 #include "metadata.hpp"
 #include "text.hpp"
@@ -67,10 +66,7 @@ void check_metadata(const std::string& path, const std::vector<std::string>& ove
             throw LoadError("override_kv: '" + item + "' can't be changed");
         }
     }
-    gguf_init_params params{true, nullptr};
-    const LogCapture quiet(true);
-    const std::unique_ptr<gguf_context, decltype(&gguf_free)> gguf(gguf_init_from_file(path.c_str(), params),
-                                                                   gguf_free);
+    const gguf_context_ptr gguf = open_metadata(path);
     if (!gguf) {
         return; // loading it will say why
     }
@@ -103,10 +99,7 @@ std::string template_error(const std::string& given, const llama_model* model) {
 
 // Whether the model has what turns an embedding into a score: without it, "rank" would give any numbers.
 bool has_ranking_head(const std::string& path) {
-    gguf_init_params params{true, nullptr};
-    const LogCapture quiet(true);
-    const std::unique_ptr<gguf_context, decltype(&gguf_free)> gguf(gguf_init_from_file(path.c_str(), params),
-                                                                   gguf_free);
+    const gguf_context_ptr gguf = open_metadata(path);
     return !gguf || gguf_find_key(gguf.get(), "split.count") >= 0 || gguf_find_tensor(gguf.get(), "cls.weight") >= 0 ||
            gguf_find_tensor(gguf.get(), "cls.output.weight") >= 0;
 }

@@ -136,12 +136,6 @@ bool PrefixCache::write(int32_t seq, const std::vector<uint8_t>& state) {
     return false;
 }
 
-bool PrefixCache::unshare(int32_t seq) {
-    const std::vector<uint8_t> state = read(seq);
-    clear(seq);
-    return write(seq, state);
-}
-
 void PrefixCache::move_back(int32_t seq, int32_t from, int32_t n, int32_t to) {
     llama_memory_seq_rm(mem_, seq, to, from);
     llama_memory_seq_add(mem_, seq, from, from + n, to - from);
@@ -171,12 +165,10 @@ void PrefixCache::checkpoint(int32_t seq, int32_t n_cells) {
 }
 
 std::vector<uint8_t> PrefixCache::dump(int32_t seq) {
-    std::vector<uint8_t> state(llama_state_seq_get_size(ctx_, seq));
-    const size_t size = llama_state_seq_get_data(ctx_, state.data(), state.size(), seq);
-    if (size < state_head) {
+    std::vector<uint8_t> state = read(seq);
+    if (state.size() < state_head) {
         throw Refused("internal", "the slot's state can't be read");
     }
-    state.resize(size);
     state.erase(state.begin(), state.begin() + state_head);
     return state;
 }
@@ -184,8 +176,8 @@ std::vector<uint8_t> PrefixCache::dump(int32_t seq) {
 bool PrefixCache::load(int32_t to, std::span<const uint8_t> cells, int32_t n) {
     clear(to);
     const LogCapture the_caller_says_it(true);
-    std::vector<uint8_t> state(llama_state_seq_get_size(ctx_, to));
-    if (llama_state_seq_get_data(ctx_, state.data(), state.size(), to) < state_head) {
+    std::vector<uint8_t> state = read(to);
+    if (state.size() < state_head) {
         return false;
     }
     state.resize(state_head);

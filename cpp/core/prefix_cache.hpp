@@ -56,10 +56,6 @@ public:
 
     void clear(int32_t seq);
 
-    // Gives the sequence cells of its own, equal to those that it shares with others. Returns false if there is no
-    // room; then it is empty.
-    bool unshare(int32_t seq);
-
     // Cells as bytes, for what the prefix trees can't name.
     std::vector<uint8_t> read(int32_t seq) const;
     bool write(int32_t seq, const std::vector<uint8_t>& state);
