@@ -184,7 +184,7 @@ def test_full_cache_and_shifts() -> None:
         "kv_unified_per_slot": 300,
         "context_shift": True,
     }
-    prompts = [words(50 + i, 200) for i in range(6)]
+    prompts = [words(70 + i, 200) for i in range(6)]
     with tiny(**shape) as engine:
         expected = [engine.complete(p, n_predict=130, cache_prompt=False, **GREEDY).tokens for p in prompts]
     for drafter in ("the same model", "ngram-map-k4v"):

@@ -4,6 +4,7 @@
 #include "log.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdint>
 #include <optional>
@@ -112,6 +113,12 @@ void check_counts(const gguf_context* gguf, const std::string& path, const std::
     if (own != meta.text("tokenizer.ggml.model")) {
         throw LoadError("override_kv: tokenizer.ggml.model can't be changed: the vocabulary is of another kind");
     }
+}
+
+std::string meta_or_empty(const llama_model* model, const char* key) {
+    std::array<char, 256> buffer{};
+    const int32_t n = llama_model_meta_val_str(model, key, buffer.data(), buffer.size());
+    return n < 0 ? std::string() : std::string(buffer.data());
 }
 
 } // namespace llamaserve

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ggml-cpp.h"
+#include "llama.h"
 
 #include <string>
 #include <vector>
@@ -13,5 +14,8 @@ gguf_context_ptr open_metadata(const std::string& path);
 
 // Throws LoadError if something is wrong with the metadata of the file, with these overrides (KEY=TYPE:VALUE) on top.
 void check_counts(const gguf_context* gguf, const std::string& path, const std::vector<std::string>& overrides);
+
+// What a loaded model's metadata says under `key`, as text; empty if nothing.
+std::string meta_or_empty(const llama_model* model, const char* key);
 
 } // namespace llamaserve

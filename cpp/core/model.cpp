@@ -104,12 +104,6 @@ bool has_ranking_head(const std::string& path) {
            gguf_find_tensor(gguf.get(), "cls.output.weight") >= 0;
 }
 
-std::string meta_or_empty(const llama_model* model, const char* key) {
-    std::array<char, 256> buffer{};
-    const int32_t n = llama_model_meta_val_str(model, key, buffer.data(), buffer.size());
-    return n < 0 ? std::string() : std::string(buffer.data());
-}
-
 } // namespace
 
 Model::Model(const EngineParams& in) {

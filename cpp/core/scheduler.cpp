@@ -44,7 +44,7 @@ const char* slot_state_name(SlotState state) {
 Scheduler::Scheduler(const Model& model, const EngineParams& params)
     : model_(model), ctx_(model.context()), cache_(model, to_bytes(params.cache_ram), params.ctx_checkpoints),
       put_away_(params.cache_idle_slots && model.info().kv_unified && params.cache_ram != 0 && params.cache_reuse == 0),
-      budget_(params.step_target_ms, model.info().n_batch) {
+      attention_(model), budget_(params.step_target_ms, model.info().n_batch) {
     if (put_away_) {
         log_write(5, "idle slots give up their cells to host memory (__TEST_TAG_CACHE_IDLE_SLOTS_ENABLED__)");
     }
@@ -104,18 +104,41 @@ bool Scheduler::step(Outbox& outbox) {
     begin_waiting(outbox);
     embed(outbox);
     shift_contexts(outbox);
-    batch_.clear();
     choose_adapters();
+    if (attention_.apart() && prompts_beside_streams()) {
+        batch_.clear();
+        const int64_t t0 = ggml_time_us();
+        add_prompt_tokens();
+        compute(outbox, t0);
+        shift_contexts(outbox);
+    }
+    batch_.clear();
     const int64_t t0 = ggml_time_us();
     add_decode_tokens(); // drafting takes time, too
-    add_prompt_tokens();
+    if (batch_.empty() || !attention_.apart()) {
+        add_prompt_tokens();
+    }
     if (batch_.empty()) {
         return !idle();
     }
-    if (decode(outbox)) {
-        after_decode(outbox, ggml_time_us() - t0);
-    }
+    compute(outbox, t0);
     return true;
+}
+
+void Scheduler::compute(Outbox& outbox, int64_t t_start_us) {
+    if (!batch_.empty() && decode(outbox)) {
+        after_decode(outbox, ggml_time_us() - t_start_us);
+    }
+}
+
+// Whether a step has both, in one set of adapters.
+bool Scheduler::prompts_beside_streams() const {
+    bool prompts = false, streams = false;
+    for (const Slot& slot : slots_) {
+        prompts = prompts || (slot.state == SlotState::processing_prompt && in_turn(slot));
+        streams = streams || (slot.state == SlotState::generating && in_turn(slot));
+    }
+    return prompts && streams && model_.params().cont_batching;
 }
 
 // Ends requests whose time is up: what waits with an error, what generates with what it has.

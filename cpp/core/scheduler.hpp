@@ -1,6 +1,7 @@
 // Runs steps: admit waiting requests to slots, build one batch, decode, sample, publish events.
 #pragma once
 
+#include "attention.hpp"
 #include "event.hpp"
 #include "model.hpp"
 #include "prefix_cache.hpp"
@@ -110,6 +111,9 @@ private:
     void hold_plain(const Slot& slot, const std::vector<llama_token>& tokens);
 
     // The batch.
+    bool prompts_beside_streams() const;
+    void compute(Outbox& outbox, int64_t t_start_us);
+    bool suits_plain_attention() const;
     void add_decode_tokens();
     void add_prompt_tokens();
     int32_t chunk(const Slot& slot, int32_t room) const;
@@ -155,6 +159,7 @@ private:
     int32_t n_busy_ = 0;
     bool timed_ = false; // some request has a time limit
     bool put_away_;      // idle slots give up their cells when a request comes
+    ChunkAttention attention_;
     StepBudget budget_;
     AdapterScales serving_;                // this step's
     std::optional<AdapterScales> applied_; // the context's

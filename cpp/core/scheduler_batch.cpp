@@ -4,6 +4,7 @@
 #include "log.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace llamaserve {
@@ -140,10 +141,33 @@ int32_t Scheduler::decode_once() {
     apply_adapters();
     // What goes wrong is known from the result; a step that is given up because the engine closes is no error.
     const LogCapture capture(true);
+    std::optional<PlainAttention> plain;
+    if (suits_plain_attention()) {
+        plain.emplace(ctx_);
+    }
     const int32_t result = llama_decode(ctx_, batch);
     llama_synchronize(ctx_);
     decode_errors_ = capture.errors();
     return result;
+}
+
+bool Scheduler::suits_plain_attention() const {
+    int32_t n_least = INT32_MAX, n_most = 0, n_cells = 0;
+    for (size_t i = 0; i < batch_.size();) {
+        const Slot* slot = batch_[i].slot;
+        if (!batch_[i].prompt) {
+            return false;
+        }
+        const size_t first = i; // a slot's tokens lie together
+        while (i < batch_.size() && batch_[i].slot == slot) {
+            ++i;
+        }
+        const auto n = static_cast<int32_t>(i - first);
+        n_least = std::min(n_least, n);
+        n_most = std::max(n_most, n);
+        n_cells = std::max(n_cells, batch_[i - 1].pos + 1);
+    }
+    return attention_.plain(n_least, n_most, static_cast<int32_t>(batch_.size()), n_cells);
 }
 
 // Frees KV cells for the batch: what idle slots keep; then those of drafts; then part of the batch's youngest prompt;
