@@ -133,6 +133,17 @@ def embedding_params(normalize: int, dimensions: int | None, n_embd: int) -> _co
     return params
 
 
+def rerank_params(query: str, documents: Sequence[str], top_n: int | None) -> _core.EmbeddingParams:
+    """Raises `RequestError` ("invalid_request") for what can't be ranked."""
+    if isinstance(documents, str) or not all(isinstance(d, str) for d in (query, *documents)):
+        raise RequestError("a query is text, and documents are a list of texts", "invalid_request")
+    if top_n is not None and top_n < 0:
+        raise RequestError("Field 'top_n': must not be below 0", "invalid_request")
+    params = _core.EmbeddingParams()
+    params.query = query
+    return params
+
+
 def embedding_of(event: _core.Event, *, pooled: bool) -> Embedding:
     return Embedding(event.embedding, event.n_prompt_tokens, event.n_rows, pooled)
 

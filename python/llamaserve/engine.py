@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
-import ctypes
 import os
-import threading
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import msgspec
-from typing_extensions import Self, Unpack
 
 from llamaserve import _core
-from llamaserve._embed import EmbeddingRequest, embedding_of, embedding_params, inputs_of, ranking_of
-from llamaserve._events import AsyncPump, AsyncStream, SyncStream, finish_of, info_of, metrics_of, slot_of
+from llamaserve._chat_inputs import chat_inputs, with_stops
+from llamaserve._embed import (
+    EmbeddingRequest,
+    embedding_of,
+    embedding_params,
+    inputs_of,
+    ranking_of,
+    rerank_params,
+)
+from llamaserve._events import AsyncStream, SyncStream, finish_of, metrics_of, slot_of
+from llamaserve._loaded import LoadedModel
 from llamaserve._request import make_request_params
 from llamaserve.chat import ChatParams, ChatPrompt
 from llamaserve.embeddings import Embedding, Ranking
-from llamaserve.engine_options import EngineOptions, make_engine_params
-from llamaserve.errors import EngineClosedError, ModelLoadError, RequestError
+from llamaserve.errors import EngineClosedError, RequestError
 from llamaserve.params import ChatConstraint, CompletionParams, Prompt, merge
 from llamaserve.results import (
     ChatChunk,
@@ -32,14 +34,13 @@ from llamaserve.results import (
     Completion,
     LoraAdapter,
     Metrics,
-    ModelInfo,
     SlotInfo,
     SlotTransfer,
     TokenProb,
 )
 
 
-class Engine:
+class Engine(LoadedModel):
     """A GGUF model, loaded and ready to complete text.
 
     `model` is the path of a GGUF file. `defaults` are sampling parameters for requests that don't set their own. The
@@ -50,27 +51,6 @@ class Engine:
 
     Raises `ModelLoadError` if the file is missing, damaged, or can't be loaded with these options.
     """
-
-    def __init__(
-        self,
-        model: str | os.PathLike[str],
-        *,
-        defaults: CompletionParams | None = None,
-        **options: Unpack[EngineOptions],
-    ) -> None:
-        self.defaults = defaults
-        params = make_engine_params(os.fspath(model), options)
-        try:
-            core = _core.Engine(params)
-        except _core.LoadError as e:
-            raise ModelLoadError(str(e)) from None
-        self.info: ModelInfo = info_of(core.info())
-        """What was loaded."""
-        self._core: _core.Engine | None = core
-        self._pumps: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncPump] = weakref.WeakKeyDictionary()
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
-        _engines.add(self)
 
     # -- completions --
 
@@ -129,27 +109,7 @@ class Engine:
             chat = msgspec.convert({"messages": list(chat), **fields}, ChatParams)
         elif fields:
             chat = msgspec.structs.replace(chat, **fields)
-        inputs = _core.ChatInputs()
-        inputs.messages = _json(chat.messages)
-        inputs.tools = _json(chat.tools) if chat.tools else ""
-        inputs.tool_choice = chat.tool_choice
-        inputs.parallel_tool_calls = -1 if chat.parallel_tool_calls is None else int(chat.parallel_tool_calls)
-        inputs.json_schema = "" if chat.json_schema is None else _json(chat.json_schema)
-        inputs.grammar = chat.grammar
-        inputs.add_generation_prompt = chat.add_generation_prompt
-        inputs.continue_final_message = (
-            chat.continue_final_message
-            if isinstance(chat.continue_final_message, str)
-            else ("true" if chat.continue_final_message else "")
-        )
-        inputs.reasoning_format = chat.reasoning_format or ""
-        inputs.reasoning_effort = chat.reasoning_effort or ""
-        if chat.reasoning_budget_tokens is not None:
-            inputs.reasoning_budget = chat.reasoning_budget_tokens
-        if chat.reasoning_budget_message is not None:
-            inputs.reasoning_budget_message = chat.reasoning_budget_message
-        inputs.chat_template_kwargs = {k: _json(v) for k, v in chat.chat_template_kwargs.items()}
-        inputs.stream = chat.stream
+        inputs = chat_inputs(chat)
         try:
             return ChatPrompt(self.core.apply_template(inputs), grammar_is_users=bool(chat.grammar))
         except ValueError as e:
@@ -178,7 +138,7 @@ class Engine:
         """The answer piece by piece. Closing the iterator cancels the rest."""
         prompt = self.apply_template(chat, stream=True)
         parser = prompt.parser()
-        params = _with_stops(merge(params, overrides), prompt, self.defaults)
+        params = with_stops(merge(params, overrides), prompt, self.defaults)
         with self.stream(prompt.prompt, params, constraint=prompt.constraint) as stream:
             for chunk in stream:
                 deltas = parser.feed(chunk.text, final=chunk.finish is not None)
@@ -203,7 +163,7 @@ class Engine:
         """As `stream_chat`, for the running event loop. Templates and parsing run in a worker thread."""
         prompt = await asyncio.to_thread(self.apply_template, chat, stream=True)
         parser = prompt.parser()
-        params = _with_stops(merge(params, overrides), prompt, self.defaults)
+        params = with_stops(merge(params, overrides), prompt, self.defaults)
         async with self.astream(prompt.prompt, params, constraint=prompt.constraint) as stream:
             async for chunk in stream:
                 final = chunk.finish is not None
@@ -354,42 +314,7 @@ class Engine:
         """What is in this build and on this machine: versions, backends, devices, CPU features."""
         return _core.system_info()
 
-    @property
-    def closed(self) -> bool:
-        return self._core is None
-
-    def close(self) -> None:
-        """Ends all requests in flight with `EngineClosedError` and frees the model. May be called more than once."""
-        with self._lock:
-            core, self._core = self._core, None
-        if core is not None:
-            core.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self.close)
-
     # -- internals --
-
-    @property
-    def core(self) -> _core.Engine:
-        """The compiled engine; for this package only. Raises `EngineClosedError` once closed."""
-        core = self._core
-        if core is None:
-            if self._pid != os.getpid():
-                raise EngineClosedError("the engine belongs to the parent process; load one after the fork")
-            raise EngineClosedError("the engine is closed")
-        return core
 
     def _transfer(
         self,
@@ -442,43 +367,9 @@ class Engine:
     def _rerank_request(
         self, query: str, documents: Sequence[str], top_n: int | None, priority: int, t_max_ms: int
     ) -> EmbeddingRequest:
-        if isinstance(documents, str) or not all(isinstance(d, str) for d in (query, *documents)):
-            raise RequestError("a query is text, and documents are a list of texts", "invalid_request")
-        if top_n is not None and top_n < 0:
-            raise RequestError("Field 'top_n': must not be below 0", "invalid_request")
-        params = _core.EmbeddingParams()
-        params.query = query
+        params = rerank_params(query, documents, top_n)
         kind = _core.RequestKind.rerank
         return EmbeddingRequest(self.core, kind, documents, params, priority=priority, t_max_ms=t_max_ms)
-
-    def _pump(self) -> AsyncPump:
-        loop = asyncio.get_running_loop()
-        pump = self._pumps.get(loop)
-        if pump is None:
-            pump = self._pumps[loop] = AsyncPump(loop)
-        return pump
-
-
-_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """Threads that wait for an engine must find their way out before the interpreter goes."""
-    for engine in list(_engines):
-        engine.close()
-
-
-def _forget_all() -> None:
-    """A forked child has none of the engine's threads and can't even close it: the engine is left alone for good."""
-    for engine in list(_engines):
-        core, engine._core = engine._core, None
-        if core is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(core))
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
 
 
 @contextlib.contextmanager
@@ -491,18 +382,6 @@ def _refusals() -> Iterator[None]:
         raise RequestError(message, kind) from None
     except _core.EngineClosed:
         raise EngineClosedError("the engine is closed") from None
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _with_stops(params: CompletionParams, prompt: ChatPrompt, defaults: CompletionParams | None) -> CompletionParams:
-    if not prompt.stop:
-        return params
-    stop = params.stop if params.stop is not None else (defaults.stop if defaults else None)
-    own = [stop] if isinstance(stop, str) else list(stop or ())
-    return msgspec.structs.replace(params, stop=own + prompt.stop)
 
 
 def _collect(chunks: list[Chunk]) -> Completion:
