@@ -10,7 +10,7 @@ import msgspec
 UInt: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
 Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-Seed: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, le=2**32 - 1)]
+Seed: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
 
 Prompt: TypeAlias = str | Sequence[int | str]
 """Text, token ids, or text and token ids mixed."""
@@ -29,7 +29,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How the next token is chosen. A field left at `None` takes the engine's default."""
 
     seed: Seed | None = None
-    """Seed of the random generator; -1 picks one at random."""
+    """Seed of the random generator, of which the low 32 bits count; -1 picks one at random."""
     temperature: float | None = None
     """0 samples greedily; higher is more varied. Negative values count as 0."""
     dynatemp_range: float | None = None

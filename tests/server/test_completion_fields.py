@@ -64,7 +64,7 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "adaptive_decay": ([0.5], ["x"]),
     "grammar": (["", 'root ::= "a"'], [5, {}]),
     "json_schema": ([{}, {"type": "integer"}, True], []),
-    "seed": ([-1, 0, 2**32 - 1], [-2, 2**32, "x"]),
+    "seed": ([-1, 0, 2**32 - 1], [-2, 2**63, "x"]),
     "ignore_eos": ([True, False], ["x"]),
     "logit_bias": ([[], {}, [[1, 2.5]], [["a", -1]], [[1, False]], {"1": 2, "a": False}, [[1, True], "x"]], [5, "x"]),
     "n_probs": ([0, 3, -1], ["x", 1.5]),

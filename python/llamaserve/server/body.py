@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +27,9 @@ MAX_DEPTH = 200
 _AT_PATH = re.compile(r"^(?P<what>.*) - at `(?:key in )?\$(?P<path>.*)`$", re.DOTALL)
 
 
+# An integer of so many digits may be more than a float can hold, which JSON libraries of other languages refuse.
+_LONG_NUMBER = re.compile(rb"[0-9]{309}")
+
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 
 
@@ -33,9 +38,13 @@ def decode(body: bytes, kind: type[T]) -> T:
     decoder: msgspec.json.Decoder[T] | None = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+    if _LONG_NUMBER.search(body):
+        _refuse_huge_numbers(body)
     try:
         return _checked(decoder, body, kind)
     except msgspec.ValidationError as e:
+        if "out of range" in str(e):  # said without the names of the fields
+            _refuse_huge_numbers(body)
         raise ApiError(400, _explain(str(e))) from None
     except (msgspec.DecodeError, ValueError) as e:
         raise ApiError(400, f"the request body is not valid JSON: {e}") from None
@@ -49,14 +58,37 @@ def _checked(decoder: msgspec.json.Decoder[T], body: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError:
         # llama-server takes 2.0 for 2. It is rare enough to be looked for only when something was wrong.
         fields = msgspec.json.decode(body)
-        whole = {k: int(v) for k, v in fields.items() if _is_whole(v)} if isinstance(fields, dict) else {}
-        if not whole:
-            raise
-        return msgspec.convert(fields | whole, kind)
+        return msgspec.convert(_whole(fields), kind)
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, float) and value.is_integer()
+def _whole(value: Any) -> Any:
+    """`value` with integers in place of the floats in it that are whole numbers."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {name: _whole(item) for name, item in value.items()}
+    return [_whole(item) for item in value] if isinstance(value, list) else value
+
+
+def _refuse_huge_numbers(body: bytes) -> None:
+    """Raises `ApiError` (400) that names the first number which no float can hold."""
+    try:
+        value = json.loads(
+            body,
+            parse_int=lambda digits: math.inf if math.isinf(float(digits)) else 0,
+            parse_constant=lambda _: None,
+        )
+    except (ValueError, RecursionError):
+        return  # something else is wrong as well
+    waiting: list[tuple[str, Any]] = [("", value)]
+    while waiting:
+        path, item = waiting.pop()
+        if isinstance(item, float) and math.isinf(item):
+            raise ApiError(400, f"Field '{path.removeprefix('.')}': the number is out of range")
+        if isinstance(item, dict):
+            waiting += [(f"{path}.{name}", child) for name, child in reversed(item.items())]
+        elif isinstance(item, list):
+            waiting += [(f"{path}[{i}]", child) for i, child in reversed(list(enumerate(item)))]
 
 
 def _explain(message: str) -> str:

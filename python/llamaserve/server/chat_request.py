@@ -14,6 +14,15 @@ from llamaserve.server.request_fields import GenerationRequest
 
 DEFAULT_TOP_LOGPROBS = 20
 
+_OPTIONAL = ("reasoning_content", "name", "tool_call_id", "tool_calls")
+"""Fields of a message that may be `null`."""
+
+_WORDS = {
+    "continue_final_message": ("content", "reasoning_content"),
+    "reasoning_format": ("none", "auto", "deepseek", "deepseek-legacy"),
+}
+"""What fields may say that also take other types."""
+
 
 class ChatRequest(GenerationRequest, kw_only=True):
     """Body of `/v1/chat/completions` and of the routes that take the same chats."""
@@ -54,18 +63,20 @@ def chat_params(request: ChatRequest) -> ChatParams:
     """What the template needs. Raises `ApiError` (400) for a chat that is no chat."""
     for name in ("messages", "tools", "json_schema", "response_format", "chat_template_kwargs"):
         check_depth(getattr(request, name), name)
-    _check_messages(request.messages)
+    messages = _checked_messages(request.messages)
     tools, tool_choice = _tools(request)
+    tools = [_checked_tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
     schema = _schema(request)
     grammar = request.grammar or ""
     if schema is not None and grammar:
         raise ApiError(400, "'grammar' can't be used together with 'json_schema' or 'response_format'")
     if tools and tool_choice != "none" and grammar:
         raise ApiError(400, "'grammar' can't be used together with 'tools'")
+    _check_choices(request)
     if request.logprobs and tools and request.streams:
         raise ApiError(400, "'logprobs' can't be used together with 'tools' in a stream")
     return ChatParams(
-        messages=request.messages,
+        messages=messages,
         tools=tools or None,
         tool_choice=tool_choice,
         parallel_tool_calls=request.parallel_tool_calls,
@@ -80,6 +91,14 @@ def chat_params(request: ChatRequest) -> ChatParams:
         chat_template_kwargs=request.chat_template_kwargs or {},
         stream=request.streams,
     )
+
+
+def _check_choices(request: ChatRequest) -> None:
+    """Refuses (400) words that mean nothing, which would otherwise be ignored."""
+    for name, words in _WORDS.items():
+        value = getattr(request, name)
+        if isinstance(value, str) and value not in words:
+            raise ApiError(400, f"Field '{name}': expected one of {', '.join(map(repr, words))}")
 
 
 def sampling(
@@ -97,18 +116,46 @@ def sampling(
     return msgspec.structs.replace(request, stop=(own + stops) or None, n_probs=n_probs, json_schema=chat.json_schema)
 
 
-def _check_messages(messages: list[dict[str, Any]]) -> None:
-    for i, message in enumerate(messages):
+def _checked_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages, without what is `null` and may be left out: clients send back answers with all of their fields."""
+    checked: list[dict[str, Any]] = []
+    for i, given in enumerate(messages):
         where = f"messages[{i}]"
-        role = message.get("role", "")
-        if not isinstance(role, str):
+        message = {name: value for name, value in given.items() if value is not None or name not in _OPTIONAL}
+        if not isinstance(message.get("role"), str):
             raise ApiError(400, f"Field '{where}.role': expected a string")
-        if role == "assistant":
+        for name in ("reasoning_content", "name", "tool_call_id"):
+            if not isinstance(message.get(name, ""), str):
+                raise ApiError(400, f"Field '{where}.{name}': expected a string")
+        if message["role"] == "assistant":
             if "content" not in message and "tool_calls" not in message:
                 raise ApiError(400, f"Field '{where}': an assistant message needs 'content' or 'tool_calls'")
         elif "content" not in message:
             raise ApiError(400, f"Field '{where}': 'content' is required")
         _check_content(message.get("content"), f"{where}.content")
+        if "tool_calls" in message:
+            message["tool_calls"] = _checked_calls(message["tool_calls"], f"{where}.tool_calls")
+        checked.append(message)
+    return checked
+
+
+def _checked_calls(calls: Any, where: str) -> list[dict[str, Any]]:
+    if not isinstance(calls, list):
+        raise ApiError(400, f"Field '{where}': expected a list")
+    checked: list[dict[str, Any]] = []
+    for i, call in enumerate(calls):
+        at = f"{where}[{i}]"
+        if not isinstance(call, dict) or call.get("type") != "function":
+            raise ApiError(400, f"Field '{at}': expected an object of the type \"function\"")
+        function = call.get("function")
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise ApiError(400, f"Field '{at}.function': expected an object with a 'name'")
+        if "arguments" not in function:
+            raise ApiError(400, f"Field '{at}.function.arguments': required")
+        if not isinstance(call.get("id") or "", str):
+            raise ApiError(400, f"Field '{at}.id': expected a string")
+        checked.append({name: value for name, value in call.items() if name != "id" or value is not None})
+    return checked
 
 
 def _check_content(content: Any, where: str) -> None:
@@ -122,6 +169,19 @@ def _check_content(content: Any, where: str) -> None:
             raise ApiError(501, f"Field '{where}[{i}]': images, audio and video are not supported yet")
         if kind != "text" or not isinstance(part.get("text"), str):
             raise ApiError(400, f'Field \'{where}[{i}]\': expected {{"type": "text", "text": "..."}}')
+
+
+def _checked_tool(tool: dict[str, Any], where: str) -> dict[str, Any]:
+    """The tool, without what is `null` in its function."""
+    function = tool.get("function")
+    if tool.get("type") != "function" or not isinstance(function, dict):
+        raise ApiError(400, f'Field \'{where}\': expected {{"type": "function", "function": {{...}}}}')
+    function = {name: value for name, value in function.items() if value is not None}
+    if not isinstance(function.get("name"), str):
+        raise ApiError(400, f"Field '{where}.function.name': expected a string")
+    if not isinstance(function.get("description", ""), str):
+        raise ApiError(400, f"Field '{where}.function.description': expected a string")
+    return tool | {"function": function}
 
 
 def _tools(request: ChatRequest) -> tuple[list[dict[str, Any]], str]:
@@ -165,23 +225,25 @@ def _named(tools: list[dict[str, Any]], names: list[Any]) -> list[dict[str, Any]
 
 
 def _schema(request: ChatRequest) -> Any:
-    schema = request.json_schema
+    schema, where = request.json_schema, "json_schema"
     wanted = request.response_format or {}
     kind = wanted.get("type")
     if kind == "json_object":
         if "schema" in wanted or not schema:
-            schema = wanted.get("schema", {})
+            schema, where = wanted.get("schema", {}), "response_format.schema"
     elif kind == "json_schema":
         wrapper = wanted.get("json_schema")
         if not isinstance(wrapper, dict):
             raise ApiError(400, "Field 'response_format.json_schema': expected an object with a 'schema'")
-        schema = wrapper.get("schema", {})
+        schema, where = wrapper.get("schema", {}), "response_format.json_schema.schema"
     elif kind not in (None, "", "text"):
         raise ApiError(
             400, f'Field \'response_format.type\': expected "text", "json_object" or "json_schema", got {kind!r}'
         )
+    elif not kind and ("schema" in wanted or "json_schema" in wanted):
+        raise ApiError(400, "Field 'response_format.type': required, or the schema would not be looked at")
     if schema is not None and not isinstance(schema, (dict, bool)):
-        raise ApiError(400, "the JSON schema must be an object")
+        raise ApiError(400, f"Field '{where}': the JSON schema must be an object")
     # No keyword at all means any object here, not any value.
     return {"type": "object"} if schema == {} else schema
 

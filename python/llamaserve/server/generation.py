@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 Batch: TypeAlias = Sequence[tuple[int, list[Chunk]]]
 """Chunks that came together, with the index of the completion they belong to."""
+
+WINDOW = 64
+"""Jobs of one request that may be in the engine's queue at a time (or four for each slot): a long list of prompts must
+neither fill the queue for everybody else nor be refused for its length."""
 
 
 @dataclass
@@ -54,21 +59,23 @@ class Generation:
         self._engine = engine
         self._jobs = jobs
         self._pieces = pieces
-        self._streams: list[AsyncStream] = []
+        self._streams: dict[int, AsyncStream] = {}
+        """Those that run."""
+        self._left = iter(range(len(jobs)))
+        """Jobs that have not been started."""
         self._queue: asyncio.Queue[tuple[int, list[Chunk] | Exception]] = asyncio.Queue()
         self._readers: list[asyncio.Task[None]] = []
         self._running = 0
 
     def start(self) -> None:
-        """Hands the jobs to the engine, which tokenizes prompts on a thread of its own. Raises `RequestError` where it
-        refuses one."""
-        for job in self._jobs:
-            self._streams.append(
-                self._engine.astream(job.prompt, job.params, constraint=job.constraint, pieces=self._pieces)
-            )
-        self._running = len(self._streams)
+        """Hands the first jobs to the engine, which tokenizes prompts on a thread of its own; the others follow as
+        these end. Raises `RequestError` where it refuses one."""
+        first = list(itertools.islice(self._left, max(WINDOW, 4 * self._engine.info.n_slots)))
+        for index in first:
+            self._open(index)
+        self._running = len(self._jobs)
         if self._running > 1:
-            self._readers = [asyncio.create_task(self._read(i, s)) for i, s in enumerate(self._streams)]
+            self._readers = [asyncio.create_task(self._read(index)) for index in first]
 
     async def next(self) -> Batch:
         """What came since the last call, at least one chunk; empty at the end. Raises what ended any of the streams."""
@@ -101,17 +108,30 @@ class Generation:
 
     def close(self) -> None:
         """Cancels what is left."""
+        self._left = iter(())
         for reader in self._readers:
             reader.cancel()
-        for stream in self._streams:
+        for stream in self._streams.values():
             stream.close()
 
-    async def _read(self, index: int, stream: AsyncStream) -> None:
+    def _open(self, index: int) -> AsyncStream:
+        job = self._jobs[index]
+        stream = self._engine.astream(job.prompt, job.params, constraint=job.constraint, pieces=self._pieces)
+        self._streams[index] = stream
+        return stream
+
+    async def _read(self, index: int) -> None:
+        """Reads the job `index`, then others as long as there are some that nobody reads."""
         try:
+            stream = self._streams[index]
             while True:
                 chunks = await stream.chunks()
                 self._queue.put_nowait((index, chunks))
                 if not chunks:
-                    return
+                    del self._streams[index]
+                    index = next(self._left, -1)
+                    if index < 0:
+                        return
+                    stream = self._open(index)
         except Exception as e:
             self._queue.put_nowait((index, e))

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from llamaserve.params import Int32
 from llamaserve.results import Progress, Timings
 from llamaserve.server.probs import TokenProbability
 from llamaserve.server.prompts import PromptField
@@ -18,7 +19,7 @@ class NativeRequest(GenerationRequest, kw_only=True):
 
     response_fields: list[str] | None = None
     """Names of the response fields to return; `a/b` picks field `b` of `a`."""
-    logprobs: int | bool | None = None
+    logprobs: Int32 | bool | None = None
     """Same as `n_probs`."""
 
     def __post_init__(self) -> None:
