@@ -79,13 +79,16 @@ def tiny(
     seed: int = 1,
     chat_template: str = "",
     fim: tuple[str, ...] = (),
+    marks: tuple[str, ...] = (),
 ) -> Path:
     """A llama with random weights and a vocabulary of 512: bytes, and pieces of one and two letters.
 
-    `fim` names tokens for fill-in-the-middle that it has: "pre", "suf", "mid", "rep", "sep".
+    `fim` names tokens for fill-in-the-middle that it has: "pre", "suf", "mid", "rep", "sep". `marks` are texts that
+    are tokens of their own, such as "<think>".
     """
     name = (
-        f"tiny-{n_embd}-{n_layer}-{n_head}-{n_head_kv}-{n_ff}-{n_ctx}-{seed}-{len(chat_template)}{'-'.join(fim)}.gguf"
+        f"tiny-{n_embd}-{n_layer}-{n_head}-{n_head_kv}-{n_ff}-{n_ctx}-{seed}-{len(chat_template)}{'-'.join(fim)}"
+        f"{'-'.join(mark.strip('</>') for mark in marks)}{len(marks) or ''}.gguf"
     )
     path = _cache() / name
     if path.exists():
@@ -94,6 +97,8 @@ def tiny(
     tokens, scores, types = _vocabulary(512)
     for i, kind in enumerate(fim, start=len(tokens) - len(fim)):
         tokens[i], types[i] = f"<{kind}>".encode(), int(gguf.TokenType.CONTROL)
+    for i, mark in enumerate(marks, start=len(tokens) - len(fim) - len(marks)):
+        tokens[i], types[i] = mark.encode(), int(gguf.TokenType.USER_DEFINED)
     part = path.with_suffix(f".{os.getpid()}.part")
     w = gguf.GGUFWriter(part, "llama")
     w.add_name(name)

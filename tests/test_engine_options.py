@@ -90,6 +90,7 @@ def test_tensors_can_be_placed() -> None:
         ({"override_kv": ["tokenizer.ggml.model=str:bert"]}, "can't be changed"),
         ({"override_kv": ["llama.attention.head_count=int:0"]}, "can't be loaded"),
         ({"override_kv": ["nothing"]}, "override_kv"),
+        ({"chat_template": "nope", "jinja": False}, "chat_template: without jinja"),
     ],
 )
 def test_bad_values(options: dict[str, Any], message: str) -> None:

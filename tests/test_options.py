@@ -285,6 +285,10 @@ class TestValues:
             "chat_template_kwargs": {"a": 1, "b": 2},
         }
 
+    def test_numbers_in_metadata(self) -> None:
+        values = ["a=int:-1", "b=float:-1.5e-3", "c=float:.5", "d=float:2"]
+        assert ask("--override-kv", ",".join(values)).engine == {"override_kv": values}
+
     def test_escapes(self) -> None:
         argv = ["-r", r"a\n\x41\q", "--dry-sequence-breaker", r"\t"]
         settings = ask(*argv)
@@ -421,6 +425,8 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("argv", "message"),
         [
+            (["--override-kv", "a=int:x"], "--override-kv: 'x' is no whole number"),
+            (["--override-kv", "a=int:1,b=float:1.x"], "--override-kv: '1.x' is no number"),
             (["--port"], "--port needs a value: a whole number from 0 to 65535"),
             (["-m", "--port", "80"], "-m needs a value: the path of a file or folder"),
             (["--port", "70000"], "--port expects a whole number from 0 to 65535, not '70000'"),

@@ -137,7 +137,7 @@ ChatParser::ChatParser(const ChatPrompt& prompt) : params_(prompt.parser), plain
     learn_format();
     if (!plain_ && params_.is_continuation && !params_.echo) {
         // What was already there isn't part of the growth.
-        message_ = parse_all("");
+        message_ = parse_last();
         mode_ = Mode::parse;
     }
 }
@@ -287,6 +287,9 @@ std::vector<common_chat_msg_diff> ChatParser::parse(bool final) {
     }
     try {
         common_chat_msg next = final ? parse_last() : parse_all(text_);
+        if (final && next.empty()) {
+            next.content = text_; // a mark without anything in it: rather that than an answer without a word
+        }
         if (!next.empty()) {
             next.set_tool_call_ids(call_ids_, random_id);
             out = common_chat_msg_diff::compute_diffs(message_, next);

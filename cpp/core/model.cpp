@@ -97,6 +97,21 @@ std::string template_error(const std::string& given, const llama_model* model) {
     return "";
 }
 
+// A name, or a mistyped one, is easily given where a template's text is expected, and the other way round.
+void check_chat_template(const common_params& params) {
+    const std::string& given = params.chat_template;
+    if (given.empty()) {
+        return;
+    }
+    if (!params.use_jinja && !common_chat_verify_template(given, false)) {
+        throw LoadError("chat_template: without jinja it must be one of llama.cpp's own templates");
+    }
+    if (params.use_jinja && given != "chatml" && given.find('{') == std::string::npos) {
+        log_write(2, "chat_template: every prompt is the text '" + given.substr(0, 60) +
+                         "', without the messages; without jinja it may be the name of a template");
+    }
+}
+
 // Whether the model has what turns an embedding into a score: without it, "rank" would give any numbers.
 bool has_ranking_head(const std::string& path) {
     const gguf_context_ptr gguf = open_metadata(path);
@@ -174,6 +189,7 @@ Model::Model(const EngineParams& in) {
         throw LoadError(in.model + ": the chat template can't be parsed: " + (reason.empty() ? e.what() : reason) +
                         ". Another one can be given with chat_template");
     }
+    check_chat_template(params_);
     for (const common_adapter_lora_info& adapter : params_.lora_adapters) {
         const llama_token* tokens = llama_adapter_get_alora_invocation_tokens(adapter.ptr);
         const auto n = static_cast<ptrdiff_t>(llama_adapter_get_alora_n_invocation_tokens(adapter.ptr));

@@ -144,6 +144,33 @@ void resolve_grammar(RequestParams& p, const Model& model) {
     }
 }
 
+// What the prompt begins the answer with may open the thoughts and go on: with white space, or with thoughts to
+// continue. llama-common counts that, and where the budget runs out within it, it takes the rest for the end of the
+// thoughts that it forces; then nothing ends them. So there the thoughts begin where the answer does.
+void count_from_answer(RequestParams& p, const Model& model) {
+    auto& s = p.sampling;
+    const std::string& begun = s.generation_prompt;
+    const size_t start = p.reasoning_start_tag.empty() ? std::string::npos : begun.rfind(p.reasoning_start_tag);
+    if (s.reasoning_budget_tokens < 0 || s.reasoning_budget_end.empty() || start == std::string::npos) {
+        return;
+    }
+    const std::vector<llama_token> opened = model.tokenize(begun.substr(start), false, true);
+    if (opened.size() <= s.reasoning_budget_start.size() + static_cast<size_t>(s.reasoning_budget_tokens)) {
+        return;
+    }
+    const size_t inside = start + p.reasoning_start_tag.size();
+    const bool closed =
+        std::any_of(p.reasoning_end_tags.begin(), p.reasoning_end_tags.end(), [&](const std::string& tag) {
+            return !tag.empty() && begun.find(tag, inside) != std::string::npos;
+        });
+    if (closed) {
+        s.reasoning_budget_tokens = -1;
+    } else {
+        s.reasoning_budget_start = opened;
+        s.reasoning_budget_tokens = 0;
+    }
+}
+
 void resolve_reasoning(RequestParams& p, const Model& model) {
     auto& s = p.sampling;
     s.reasoning_budget_start.clear();
@@ -162,6 +189,7 @@ void resolve_reasoning(RequestParams& p, const Model& model) {
         const auto& end = s.reasoning_budget_end.front();
         s.reasoning_budget_forced.insert(s.reasoning_budget_forced.end(), end.begin(), end.end());
     }
+    count_from_answer(p, model);
 }
 
 } // namespace
@@ -228,6 +256,11 @@ void prepare(Request& r, const Model& model) {
     try {
         r.sampler = std::make_unique<Sampler>(model, p.sampling);
     } catch (const std::exception& e) {
+        const std::string& begun = p.sampling.generation_prompt;
+        if (!begun.empty() && !p.sampling.grammar_lazy && common_grammar_needs_prefill(p.sampling.grammar)) {
+            throw InvalidRequest("Failed to initialize samplers: the prompt begins the answer with \"" + begun +
+                                 "\", which doesn't fit the grammar, the schema or the tools");
+        }
         throw InvalidRequest(std::string("Failed to initialize samplers: ") + e.what());
     }
     // The penalties look back into the prompt, no further than this.

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llamaserve.options import EXIT_USAGE, OptionError, Settings, parse, render_completion_bash, render_help
@@ -93,6 +94,12 @@ def _serve(settings: Settings) -> int:
             return EXIT_USAGE
         sys.stderr.write(f"llamaserve: no model was named, so this is the demo model {demo.name}\n")
         settings.model.model = str(demo)
+    if settings.log.file:
+        try:
+            Path(settings.log.file).open("ab").close()
+        except OSError as e:
+            sys.stderr.write(f"llamaserve: --log-file: cannot write '{settings.log.file}': {e.strerror}\n")
+            return EXIT_USAGE
     logs.configure(settings.log)
     # Bytes of the command line that are no text would not go into JSON.
     settings.model.alias = [a.encode(errors="surrogateescape").decode(errors="replace") for a in settings.model.alias]

@@ -52,6 +52,13 @@ def test_mistakes_are_one_line() -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_log_file_that_can_not_be_written(tmp_path: Path) -> None:
+    file = tmp_path / "none" / "log.txt"
+    done = run("-m", "x.gguf", "--port", "0", "--log-file", str(file))
+    assert done.returncode == 2
+    assert done.stderr == f"llamaserve: --log-file: cannot write '{file}': No such file or directory\n"
+
+
 def test_no_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("llamaserve.models.demo_model", lambda: None)
     assert cli.main([]) == 2

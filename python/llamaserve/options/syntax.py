@@ -98,6 +98,10 @@ def kv_overrides(text: str) -> list[str]:
             raise BadValue
         if kind == "str" and len(value.encode(errors="replace")) > 127:
             raise BadValue("a text value of --override-kv can have at most 127 bytes")
+        if kind == "int" and not re.fullmatch(r"-?[0-9]{1,18}", value):
+            raise BadValue(f"'{value}' is no whole number")
+        if kind == "float" and not re.fullmatch(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,3})?", value):
+            raise BadValue(f"'{value}' is no number")
     return items
 
 
