@@ -263,7 +263,7 @@ def test_the_budget_of_the_server(get: Get) -> None:
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        ({"reasoning_format": "deep"}, "reasoning format"),
+        ({"reasoning_format": "deep"}, "reasoning_format"),
         ({"reasoning_format": 1}, "reasoning_format"),
         ({"chat_template_kwargs": {"enable_thinking": "no"}}, "enable_thinking"),
         ({"chat_template_kwargs": ["enable_thinking"]}, "chat_template_kwargs"),
