@@ -190,3 +190,20 @@ def test_a_repetition_of_what_may_be_empty_is_served(tiny: Engine) -> None:
     text = tiny.complete("a", n_predict=40, grammar=grammar, seed=1).text
     assert text.startswith("<")
     assert set(text) <= set("<x >")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("samplers", ["top_k"] * 1000),
+        ("samplers", "k" * 1000),
+        ("samplers", ["dry", "top_k", "dry"]),
+        ("dry_sequence_breakers", [f"b{i}" for i in range(1000)]),
+    ],
+)
+def test_samplers_that_would_take_long(tiny: Engine, field: str, value: Any) -> None:
+    with pytest.raises(RequestError, match=field) as refused:
+        tiny.complete("a", n_predict=1, dry_multiplier=1.0, **{field: value})
+    assert refused.value.kind == "invalid_request"
+    fine = {"samplers": ["dry", "top_k", "temperature"], "dry_sequence_breakers": [f"b{i}" for i in range(100)]}
+    assert tiny.complete("a", n_predict=1, dry_multiplier=1.0, **fine).finish.n_predicted == 1

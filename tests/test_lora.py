@@ -123,7 +123,7 @@ def test_scales_of_the_engine() -> None:
         assert second.tokens != both
         engine.set_lora_adapters({})
         off = engine.complete(prompt, **GREEDY).tokens
-        for wrong in ({2: 1.0}, {-1: 1.0}, {0: float("nan")}):
+        for wrong in ({2: 1.0}, {-1: 1.0}, {0: float("nan")}, {0: 1e4}, {0: -101.0}):
             with pytest.raises(RequestError, match="lora: "):
                 engine.set_lora_adapters(wrong)
         with pytest.raises(RequestError, match="there are 0 to 1") as refused:

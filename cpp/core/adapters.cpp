@@ -54,6 +54,10 @@ size_t PrefixKey::length(size_t n) const {
     return std::max(activation_, n - std::min(n, n_marks_));
 }
 
+// Far larger ones overflow the half floats of the KV cache. What is then no number stays in cells that others get, and
+// without flash attention spoils their answers, too.
+constexpr float max_scale = 100.0f;
+
 AdapterScales to_scales(const AdapterChoice& choice, size_t n_adapters) {
     AdapterScales scales(n_adapters, 0.0f);
     for (const auto& [id, scale] : choice) {
@@ -62,8 +66,8 @@ AdapterScales to_scales(const AdapterChoice& choice, size_t n_adapters) {
                 "lora: there is no adapter " + std::to_string(id) +
                 (n_adapters == 0 ? "; none is loaded" : "; there are 0 to " + std::to_string(n_adapters - 1)));
         }
-        if (!std::isfinite(scale)) {
-            throw InvalidRequest("lora: the scale of adapter " + std::to_string(id) + " must be a finite number");
+        if (!(std::abs(scale) <= max_scale)) {
+            throw InvalidRequest("lora: the scale of adapter " + std::to_string(id) + " must be between -100 and 100");
         }
         scales[static_cast<size_t>(id)] = scale == 0.0f ? 0.0f : scale; // no -0
     }

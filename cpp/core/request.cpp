@@ -20,6 +20,23 @@ void require_finite(const char* name, float value) {
     }
 }
 
+// Each sampler goes through the candidates for every token, on the thread that serves everybody; DRY also goes through
+// the whole vocabulary for each of its breakers.
+void check_sampler_counts(const common_params_sampling& s) {
+    constexpr size_t max_samplers = 64;
+    constexpr size_t max_breakers = 256;
+    if (s.samplers.size() > max_samplers) {
+        throw InvalidRequest("samplers must hold at most " + std::to_string(max_samplers) + " samplers");
+    }
+    const auto n_dry = std::count(s.samplers.begin(), s.samplers.end(), COMMON_SAMPLER_TYPE_DRY);
+    if (n_dry > 1 && s.dry_multiplier != 0.0f) {
+        throw InvalidRequest("samplers must hold dry at most once");
+    }
+    if (s.dry_sequence_breakers.size() > max_breakers) {
+        throw InvalidRequest("dry_sequence_breakers must hold at most " + std::to_string(max_breakers) + " texts");
+    }
+}
+
 // Ranges as llama-server has them: what it clamps is clamped here, what it refuses is refused.
 void check_sampling(common_params_sampling& s, const Model& model) {
     const std::pair<const char*, float*> floats[] = {
@@ -70,6 +87,7 @@ void check_sampling(common_params_sampling& s, const Model& model) {
     if (s.dry_sequence_breakers.empty() && !model.params().sampling.dry_sequence_breakers.empty()) {
         throw InvalidRequest("dry_sequence_breakers must hold at least one text");
     }
+    check_sampler_counts(s);
     for (const std::string& breaker : s.dry_sequence_breakers) {
         if (breaker.empty()) {
             throw InvalidRequest("dry_sequence_breakers must not hold an empty text");

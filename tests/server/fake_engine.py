@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +17,7 @@ from llamaserve.results import (
     ChatMessage,
     Chunk,
     Finish,
+    LoraAdapter,
     Metrics,
     ModelInfo,
     Progress,
@@ -104,6 +105,7 @@ class FakeEngine:
         self.fail_after: int | None = None
         self.refuse: RequestError | None = None
         self.plain = True
+        self.lora_scales = {0: 1.0, 1: 0.5}
         self.finish_fields: dict[str, Any] = {}
         """Changes how completions end."""
 
@@ -173,6 +175,12 @@ class FakeEngine:
     def effective_params(self, params: CompletionParams | None = None) -> dict[str, Any]:
         known = {} if params is None else {f: getattr(params, f) for f in CompletionParams.__struct_fields__}
         return {"n_predict": -1, "logit_bias": []} | {k: v for k, v in known.items() if v is not None}
+
+    def lora_adapters(self) -> list[LoraAdapter]:
+        return [LoraAdapter(i, "lora.gguf", scale, "", "", "", ()) for i, scale in self.lora_scales.items()]
+
+    def set_lora_adapters(self, scales: Mapping[int, float]) -> None:
+        self.lora_scales = {i: scales.get(i, 0.0) for i in self.lora_scales}
 
     def close(self) -> None:
         for stream in self.streams:

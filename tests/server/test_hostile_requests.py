@@ -164,3 +164,29 @@ def test_a_failure_in_a_long_list_of_prompts_ends_it(app: App) -> None:
     app.engine.fail_after = 3
     assert app.post("/completion", {"prompt": ["a"] * 200}).status_code == 500
     assert len(app.engine.streams) < 100
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        (
+            CHAT,
+            {"messages": HELLO, "chat_template_kwargs": {f"k{i}": 1 for i in range(20_000)}},
+            "chat_template_kwargs",
+        ),
+        (CHAT, {"messages": [{"role": "user", "content": "x"} | {f"k{i}": 1 for i in range(20_000)}]}, "messages"),
+        ("/apply-template", {"messages": HELLO, "tools": [{f"k{i}": 1 for i in range(20_000)}]}, "tools"),
+        ("/v1/responses", {"input": "x", "metadata": {f"k{i}": 1 for i in range(20_000)}}, "metadata"),
+    ],
+)
+def test_objects_with_too_many_members(app: App, path: str, body: Any, field: str) -> None:
+    refused(app.post(path, body), f"'{field}'")
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/props", "/slots", "/metrics"])
+def test_head_is_answered_as_get(path: str) -> None:
+    """Watchers of servers ask so."""
+    app = App(slots=True, metrics=True)
+    assert app.request("HEAD", path).status_code == app.get(path).status_code == 200
+    assert app.request("HEAD", "/completion").status_code == 405
+    assert App(api_keys=["k"]).request("HEAD", "/slots").status_code == 401

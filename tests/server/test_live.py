@@ -207,3 +207,44 @@ def test_keys_and_names(make_server: MakeServer) -> None:
     assert [m.id for m in client.models.list()] == ["alpha"]
     assert client.completions.create(model="x", prompt="x", max_tokens=1).model == "alpha"
     assert httpx.get(f"{server.url}/").status_code == 404
+
+
+@pytest.mark.parametrize("protocol", ["h2c", "websocket"])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_offers_of_other_protocols_are_ignored(live: Running, protocol: str, chunked: bool) -> None:
+    """Java's HTTP client offers HTTP/2 so."""
+    body = json.dumps({"content": "hello"}).encode()
+    framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
+    head = (
+        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: %b\r\n"
+        b"HTTP2-Settings: AAEAAEAA\r\n%b\r\n\r\n" % (protocol.encode(), framing)
+    )
+    sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body
+    with socket.create_connection(("127.0.0.1", live.port)) as s:
+        s.settimeout(20)
+        with s.makefile("rb") as answers:
+
+            def answer() -> Any:
+                assert answers.readline() == b"HTTP/1.1 200 OK\r\n"
+                lines = list(iter(answers.readline, b"\r\n"))
+                length = next(int(line.split(b":")[1]) for line in lines if line.lower().startswith(b"content-length"))
+                return json.loads(answers.read(length))
+
+            s.sendall(head + sent)  # in one piece
+            first = answer()
+            assert first["tokens"]
+            for part in (head[:50], head[50:], sent[:3], sent[3:]):
+                s.sendall(part)
+                time.sleep(0.02)  # so that they come apart; the answer is the same if they don't
+            assert answer() == first
+            s.sendall(head.replace(b"Upgrade: ", b"X: ") + sent)
+            assert answer() == first
+            s.sendall((head + sent) * 3)
+            assert [answer() for _ in range(3)] == [first] * 3
+            s.sendall(b"GET /health HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nHost: x\r\n\r\n" * 2)
+            assert [answer() for _ in range(2)] == [{"status": "ok"}] * 2
+            s.sendall(head.replace(b"POST /tokenize", b"HEAD /health") + sent)
+            assert answers.readline() == b"HTTP/1.1 200 OK\r\n"
+            list(iter(answers.readline, b"\r\n"))
+            s.sendall(head + sent)
+            assert answer() == first

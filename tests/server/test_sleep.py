@@ -145,6 +145,20 @@ def test_metrics_go_on() -> None:
     asyncio.run(run())
 
 
+def test_scales_of_adapters_are_kept() -> None:
+    async def run() -> None:
+        server = Sleepy()
+        assert server.state.sleeper is not None
+        server.state.sleeper.start()
+        assert (await server.client.post("/lora-adapters", json=[{"id": 1, "scale": 0.25}])).status_code == 200
+        await server.until_asleep()
+        adapters = (await server.client.get("/lora-adapters")).json()
+        assert len(server.loads) == 2
+        assert [adapter["scale"] for adapter in adapters] == [0.0, 0.25]
+
+    asyncio.run(run())
+
+
 def wait(what: Callable[[], bool], seconds: float = 20) -> None:
     deadline = time.monotonic() + seconds
     while not what():

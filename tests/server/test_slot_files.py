@@ -33,7 +33,9 @@ def test_refusals(app: App, tmp_path: Path) -> None:
     assert response.status_code == 501
     assert "--slot-save-path" in response.json()["error"]["message"]
     app = App(slot_save_path=str(tmp_path))
+    (tmp_path / "folder").mkdir()
     for path, body, message in (
+        ("/slots/0?action=save", {"filename": "folder"}, "there is a folder of that name"),
         ("/slots/x?action=erase", {}, "Invalid slot ID"),
         ("/slots/-1?action=erase", {}, "Invalid slot ID"),
         ("/slots/0?action=copy", {}, "Invalid action"),

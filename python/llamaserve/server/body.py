@@ -24,6 +24,9 @@ T = TypeVar("T")
 MAX_DEPTH = 200
 """Deepest nesting of lists and objects in fields that are handed on as they are (messages, tools, schemas)."""
 
+MAX_MEMBERS = 4096
+"""Most members of an object in such fields: templates' JSON finds a member by going through all of them."""
+
 _AT_PATH = re.compile(r"^(?P<what>.*) - at `(?:key in )?\$(?P<path>.*)`$", re.DOTALL)
 
 
@@ -102,12 +105,15 @@ def _explain(message: str) -> str:
 
 
 def check_depth(value: Any, field: str) -> None:
-    """Refuses (400) values nested so deeply that code which walks them by recursion could run out of stack."""
+    """Refuses (400) values nested so deeply that code which walks them by recursion could run out of stack, and objects
+    so large that it would take long."""
     level = [value]
     for _ in range(MAX_DEPTH):
         below: list[Any] = []
         for item in level:
             if isinstance(item, dict):
+                if len(item) > MAX_MEMBERS:
+                    raise ApiError(400, f"Field '{field}': an object with more than {MAX_MEMBERS} members")
                 below.extend(item.values())
             elif isinstance(item, list):
                 below.extend(item)

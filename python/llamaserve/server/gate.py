@@ -61,6 +61,9 @@ class Gate:
         if scope["method"] == "OPTIONS":
             await _respond(send_with_headers, 200, b"", [(b"content-type", b"text/html"), *self._cors.preflight])
             return
+        if scope["method"] == "HEAD":
+            # The answer to GET; the HTTP server leaves out its body.
+            scope = {**scope, "method": "GET"}
         path = scope["path"]
         refusal: ApiError | None = None
         if self._state.engine is None and self._state.asleep is None and path not in self._pages:

@@ -69,7 +69,8 @@ class Sleeper:
             return
         if self._users > 0:  # someone came just now
             return
-        state.asleep = Snapshot(engine.info, describe(state, engine), join(state.metrics_before, metrics))
+        scales = {adapter.id: adapter.scale for adapter in engine.lora_adapters()}
+        state.asleep = Snapshot(engine.info, describe(state, engine), join(state.metrics_before, metrics), scales)
         state.engine = None
         log.info("no requests for %g s: the model is unloaded until the next one", self._seconds)
         await asyncio.to_thread(engine.close)
@@ -96,4 +97,5 @@ class Sleeper:
             raise ApiError(503, f"the model was unloaded and can't be loaded again: {e}") from None
         if state.asleep is not None:
             state.metrics_before = state.asleep.metrics
+            engine.set_lora_adapters(state.asleep.lora_scales)
         state.engine, state.asleep = engine, None

@@ -113,6 +113,8 @@ async def act_on_slot(
         raise ApiError(400, "Invalid filename: it must be a plain name, without folders and special characters")
     path = Path(folder) / name
     if action == "save":
+        if path.is_dir():
+            raise ApiError(400, "Invalid filename: there is a folder of that name")
         done = await engine.asave_slot(slot, path)
         return SlotSaved(slot, name, done.n_tokens, done.n_bytes, SaveTimings(done.ms))
     done = await engine.arestore_slot(slot, path)

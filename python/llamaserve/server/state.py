@@ -23,6 +23,8 @@ class Snapshot:
     info: ModelInfo
     props: Props
     metrics: Metrics
+    lora_scales: dict[int, float]
+    """As clients have set them."""
 
 
 @dataclass
