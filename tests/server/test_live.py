@@ -152,7 +152,7 @@ def test_a_client_that_leaves_frees_its_slot(live: Running, stream: bool) -> Non
             assert time.monotonic() < deadline
     started = time.monotonic()
     wait_until_idle(live)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 6
 
 
 def test_bad_grammar_schema_and_values(live: Running) -> None:
