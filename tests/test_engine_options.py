@@ -3,6 +3,9 @@ process."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -96,3 +99,48 @@ def test_tensors_can_be_placed() -> None:
 def test_bad_values(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelLoadError, match=message):
         Engine(models.tiny(), ctx_size=512, parallel=1, **options)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the platform has no such thing")
+def test_threads_can_be_bound_to_cpus() -> None:
+    """In a process of its own: what is bound stays bound."""
+    cpu = min(os.sched_getaffinity(0))
+    program = (
+        "import os, sys\nfrom llamaserve import Engine\n"
+        "def bound():\n"
+        "    threads = os.listdir('/proc/self/task')\n"
+        "    return [os.sched_getaffinity(int(t)) for t in threads].count({int(sys.argv[2])})\n"
+        "with Engine(sys.argv[1], ctx_size=512, parallel=1, threads=2, cache_type_k='f32', cache_type_v='f32',\n"
+        "            flash_attn='off', cpu_strict=True, poll=0, prio_batch=0, **eval(sys.argv[3])) as e:\n"
+        "    before = bound()\n"
+        "    print(e.complete(list(range(300, 340)), n_predict=12, temperature=0, ignore_eos=True).tokens)\n"
+        "    print(bound() - before)\n"
+    )
+    for where in ({"cpu_mask": f"0x{1 << cpu:x}"}, {"cpu_range": f"{cpu}-{cpu}"}):
+        arguments = [sys.executable, "-c", program, str(models.tiny()), str(cpu), repr(where)]
+        ended = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True)
+        answer, n_bound = ended.stdout.splitlines()
+        assert answer == str(tokens())
+        assert len(os.sched_getaffinity(0)) == 1 or int(n_bound) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"cpu_mask": "xyz"}, "cpu_mask"),
+        ({"cpu_mask": "0"}, "cpu_mask"),
+        ({"cpu_mask": "f" * 200}, "cpu_mask"),
+        ({"cpu_mask_batch": "0x"}, "cpu_mask_batch"),
+        ({"cpu_range": "3"}, "cpu_range"),
+        ({"cpu_range": "3-1"}, "cpu_range"),
+        ({"cpu_range": "a-b"}, "cpu_range"),
+        ({"cpu_range_batch": "0-99999999999999999999"}, "cpu_range_batch"),
+        ({"prio": 4}, "prio"),
+        ({"prio_batch": -2}, "prio_batch"),
+        ({"poll": 101}, "poll"),
+        ({"poll_batch": -1}, "poll_batch"),
+    ],
+)
+def test_wrong_cpus(options: dict[str, Any], option: str) -> None:
+    with pytest.raises(ModelLoadError, match=f"{option}\\b"):
+        Engine(models.tiny(), ctx_size=512, **options)

@@ -36,6 +36,9 @@ DRAFTERS: dict[str, dict[str, Any]] = {
 }
 SELF = DRAFTERS["the same model"]
 
+# A draft model takes a prompt in by steps of a time that was learned: on a slow machine, too, in one.
+LONG_STEPS: dict[str, Any] = {"step_target_ms": 60_000}
+
 # What repeats soon: all kinds of drafts find something.
 LOOP = [*words(1, 20)] * 4
 
@@ -70,7 +73,7 @@ def test_same_text(plain: Engine, drafter: str, unified: bool) -> None:
 
 
 def test_fewer_steps() -> None:
-    with tiny(**SELF) as engine:
+    with tiny(**SELF, **LONG_STEPS) as engine:
         steps = engine.metrics().n_decode_total
         done = engine.complete(words(2, 50), n_predict=81, **GREEDY)
         # The prompt's step gives one token; each step after it the seven that were drafted, and one more.
@@ -92,7 +95,7 @@ def test_fewer_steps() -> None:
 def test_draft_model_shares_prefixes() -> None:
     """What one request's draft model has computed, that of another takes; both are in step with their slots."""
     prefix = words(3, 300)
-    with tiny(**SELF) as engine:
+    with tiny(**SELF, **LONG_STEPS) as engine:
         prompts = [[*prefix, *words(30 + i, 5)] for i in range(4)]
         done = asyncio.run(run_all(engine, prompts, n_predict=33, **GREEDY))
         assert all(c.timings.draft_n_accepted == c.timings.draft_n for c in done)
@@ -151,7 +154,7 @@ def test_grammar(plain: Engine, drafter: str) -> None:
 
 def test_probabilities_and_streams(plain: Engine) -> None:
     expected = plain.complete(words(7, 30), n_predict=20, n_probs=3, **GREEDY)
-    with tiny(**SELF) as engine:
+    with tiny(**SELF, **LONG_STEPS) as engine:
         chunks = list(engine.stream(words(7, 30), n_predict=20, n_probs=3, timings_per_token=True, **GREEDY))
         probs = [p for c in chunks for p in c.probs]
         assert [p.id for p in probs] == list(expected.tokens)

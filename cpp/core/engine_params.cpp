@@ -130,12 +130,7 @@ void set_embeddings(const EngineParams& in, common_params& out) {
 }
 
 void set_hardware(const EngineParams& in, common_params& out) {
-    in_range("threads", in.threads, -1, GGML_MAX_N_THREADS);
-    in_range("threads_batch", in.threads_batch, -1, GGML_MAX_N_THREADS);
-    out.cpuparams.n_threads = in.threads == 0 ? -1 : in.threads;
-    out.cpuparams_batch.n_threads = in.threads_batch == 0 ? -1 : in.threads_batch;
-    postprocess_cpu_params(out.cpuparams, nullptr);
-    postprocess_cpu_params(out.cpuparams_batch, &out.cpuparams);
+    set_cpus(in, out);
     out.no_extra_bufts = !in.repack;
     out.no_host = in.no_host;
     out.no_op_offload = !in.op_offload;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common.h"
+#include "cpu_params.hpp"
 #include "speculative_params.hpp"
 
 #include <map>
@@ -12,11 +13,9 @@
 
 namespace llamaserve {
 
-struct EngineParams : SpeculativeParams {
+struct EngineParams : SpeculativeParams, CpuParams {
     std::string model; // path of a GGUF file
 
-    int32_t threads = -1;
-    int32_t threads_batch = -1;
     int32_t ctx_size = 0; // 0: what the model was trained with
     int32_t n_predict = -1;
     int32_t batch_size = 2048;

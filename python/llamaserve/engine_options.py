@@ -48,6 +48,16 @@ class EngineOptions(TypedDict, total=False):
     load_mode: str
     lazy_mode: str
     numa: str
+    cpu_mask: str
+    cpu_range: str
+    cpu_strict: bool
+    prio: int
+    poll: int
+    cpu_mask_batch: str
+    cpu_range_batch: str
+    cpu_strict_batch: bool
+    prio_batch: int
+    poll_batch: int
     device: str
     override_tensor: str
     cpu_moe: bool

@@ -38,6 +38,12 @@ def csv_row(text: str) -> list[str]:
     return [*fields, field]
 
 
+def bit(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise BadValue
+    return text == "1"
+
+
 def names(text: str) -> list[str]:
     """Comma-separated names without the blanks around them; empty ones are dropped."""
     return [name for field in csv_row(text) if (name := field.strip())]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .spec import Option
 from .table_chat import CHAT
+from .table_cpu import CPU
 from .table_embedding import EMBEDDING
 from .table_engine import CONTEXT, MEMORY
 from .table_hardware import HARDWARE
@@ -21,6 +22,7 @@ OPTIONS: tuple[Option, ...] = (
     *MEMORY,
     *STATE,
     *HARDWARE,
+    *CPU,
     *ROPE,
     *CHAT,
     *SAMPLING,

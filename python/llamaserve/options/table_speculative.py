@@ -7,11 +7,10 @@ from typing import Any
 
 from . import syntax as v
 from .spec import Option, Scope
+from .table_cpu import BIT
 from .table_engine import CACHE_TYPES
-from .table_unsupported import later
 from .values import Choice, Custom, Flag, Float, Int, Str, Switch, ValueType, path
 
-_BIT = Choice(("0", "1"), "0|1")
 _TYPE = Choice(CACHE_TYPES, "TYPE")
 
 
@@ -165,24 +164,23 @@ _DRAFT = (
         )
     ),
     *(
-        later(
+        _spec(
             f"spec_draft_{name}",
             *flags,
             type=type,
-            section="speculative",
-            note="binding threads to CPUs",
-            help=f"As --{name.replace('_', '-')}, for the draft model.",
+            scope="none",
+            help="Has no effect; accepted because llama-server accepts it.",
         )
         for name, flags, type in (
             ("cpu_mask", ("--spec-draft-cpu-mask", "-Cd", "--cpu-mask-draft"), Str("MASK")),
             ("cpu_range", ("--spec-draft-cpu-range", "-Crd", "--cpu-range-draft"), Str("LO-HI")),
-            ("cpu_strict", ("--spec-draft-cpu-strict", "--cpu-strict-draft"), _BIT),
+            ("cpu_strict", ("--spec-draft-cpu-strict", "--cpu-strict-draft"), BIT),
             ("prio", ("--spec-draft-prio", "--prio-draft"), Int(min=0, max=3)),
-            ("poll", ("--spec-draft-poll", "--poll-draft"), _BIT),
+            ("poll", ("--spec-draft-poll", "--poll-draft"), BIT),
             ("cpu_mask_batch", ("--spec-draft-cpu-mask-batch", "-Cbd", "--cpu-mask-batch-draft"), Str("MASK")),
-            ("cpu_strict_batch", ("--spec-draft-cpu-strict-batch", "--cpu-strict-batch-draft"), _BIT),
+            ("cpu_strict_batch", ("--spec-draft-cpu-strict-batch", "--cpu-strict-batch-draft"), BIT),
             ("prio_batch", ("--spec-draft-prio-batch", "--prio-batch-draft"), Int(min=0, max=3)),
-            ("poll_batch", ("--spec-draft-poll-batch", "--poll-batch-draft"), _BIT),
+            ("poll_batch", ("--spec-draft-poll-batch", "--poll-batch-draft"), BIT),
         )
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .spec import Option, Scope
-from .values import Choice, Flag, Int, Str, Switch, ValueType, path
+from .values import Flag, Int, Str, Switch, ValueType, path
 
 
 def later(
@@ -41,24 +41,7 @@ def later(
     )
 
 
-def _cpu(dest: str, *flags: str, type: ValueType, help: str, default_text: str = "") -> Option:
-    note = "binding threads to CPUs"
-    return later(dest, *flags, type=type, section="hardware", note=note, help=help, default_text=default_text)
-
-
-_BIT = Choice(("0", "1"), "0|1")
-
-_CPU = (
-    _cpu("cpu_mask", "-C", "--cpu-mask", type=Str("MASK"), help="CPUs to use, as a hexadecimal mask."),
-    _cpu("cpu_range", "-Cr", "--cpu-range", type=Str("LO-HI"), help="CPUs to use, as a range."),
-    _cpu("cpu_strict", "--cpu-strict", type=_BIT, help="Tie each thread to one CPU.", default_text="0"),
-    _cpu("prio", "--prio", type=Int(min=-1, max=3), help="Priority, from -1 (low) to 3.", default_text="0"),
-    _cpu("poll", "--poll", type=Int(min=0, max=100), help="How busily threads wait for work.", default_text="50"),
-    _cpu("cpu_mask_batch", "-Cb", "--cpu-mask-batch", type=Str("MASK"), help="The same for computing prompts."),
-    _cpu("cpu_range_batch", "-Crb", "--cpu-range-batch", type=Str("LO-HI"), help="The same for computing prompts."),
-    _cpu("cpu_strict_batch", "--cpu-strict-batch", type=_BIT, help="The same for computing prompts."),
-    _cpu("prio_batch", "--prio-batch", type=Int(min=0, max=3), help="The same for computing prompts."),
-    _cpu("poll_batch", "--poll-batch", type=_BIT, help="The same for computing prompts."),
+_HARDWARE = (
     later(
         "rpc",
         "--rpc",
@@ -230,4 +213,4 @@ _PRESETS = (
     _preset("vision-gemma-12b-default", "Gemma 3 12B with vision"),
 )
 
-UNSUPPORTED = _CPU + _ROUTER + _TOOLS + _OTHER + _PRESETS
+UNSUPPORTED = _HARDWARE + _ROUTER + _TOOLS + _OTHER + _PRESETS
