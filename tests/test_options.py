@@ -127,7 +127,7 @@ LLAMA_SERVER = """
 --fim-qwen-7b-default --fim-qwen-7b-spec --fim-qwen-14b-spec --fim-qwen-30b-default --gpt-oss-20b-default
 --gpt-oss-120b-default --vision-gemma-4b-default --vision-gemma-12b-default --spec-default
 """
-OURS = {"--step-target-ms", "--queue-size", "--shutdown-timeout", "--help-all"}
+OURS = {"--cpu-attention", "--step-target-ms", "--queue-size", "--shutdown-timeout", "--help-all"}
 OLDER = {"--mlock", "--mmap", "--no-mmap", "-dio", "--direct-io"}
 
 

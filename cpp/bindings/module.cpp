@@ -21,6 +21,7 @@ NB_MODULE(_core, m) {
     });
     init_system(m);
     init_params(m);
+    init_attention(m);
     init_prefix_tree(m);
     init_events(m);
     init_chat(m);

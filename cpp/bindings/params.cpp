@@ -204,6 +204,7 @@ void bind_engine(nb::module_& m) {
         .def_rw("cache_idle_slots", &EngineParams::cache_idle_slots)
         .def_rw("ctx_checkpoints", &EngineParams::ctx_checkpoints)
         .def_rw("step_target_ms", &EngineParams::step_target_ms)
+        .def_rw("cpu_attention", &EngineParams::cpu_attention)
         .def_rw("queue_size", &EngineParams::queue_size);
 }
 

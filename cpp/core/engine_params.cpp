@@ -275,6 +275,9 @@ common_params to_common(const EngineParams& in) {
     if (!std::isfinite(in.step_target_ms) || in.step_target_ms <= 0.0f) {
         refuse("step_target_ms", std::to_string(in.step_target_ms), "a number of milliseconds above 0");
     }
+    if (in.cpu_attention != "auto" && in.cpu_attention != "ggml") {
+        refuse("cpu_attention", in.cpu_attention, "auto or ggml");
+    }
     in_range("queue_size", in.queue_size, 0, INT32_MAX);
     in_range("cache_ram", in.cache_ram, -1, INT32_MAX);
     in_range("cache_reuse", in.cache_reuse, 0, INT32_MAX);

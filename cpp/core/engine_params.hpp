@@ -92,8 +92,9 @@ struct EngineParams : SpeculativeParams, CpuParams {
     bool cache_idle_slots = true; // where slots share one cache: idle ones give up their cells when a request comes
     int32_t ctx_checkpoints = 32; // for each slot of a model that can't cut its sequences anywhere
 
-    float step_target_ms = 100.0f; // how long a step may take while someone is generating
-    int32_t queue_size = 0;        // most requests that may wait; 0: automatic
+    float step_target_ms = 100.0f;      // how long a step may take while someone is generating
+    std::string cpu_attention = "auto"; // who computes flash attention on a CPU: auto, ggml
+    int32_t queue_size = 0;             // most requests that may wait; 0: automatic
 };
 
 // llama-common's form of `params`. Throws LoadError naming the option whose value can't be used.

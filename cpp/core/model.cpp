@@ -2,6 +2,7 @@
 
 #include "adapters.hpp"
 #include "attention.hpp"
+#include "attention_backend.hpp"
 #include "error.hpp"
 #include "log.hpp"
 #include "metadata.hpp"
@@ -139,6 +140,9 @@ Model::Model(const EngineParams& in) {
     params_ = to_common(in);
     if (plain_attention_is_faster(in.model, params_)) {
         params_.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    }
+    if (in.cpu_attention == "auto" && on_cpu_alone(params_)) {
+        register_attention_backend();
     }
     if (params_.speculative.has_dft()) {
         check_file(params_.speculative.draft.mparams.path);

@@ -2,6 +2,7 @@
 // batch.
 #include "scheduler.hpp"
 
+#include "attention.hpp"
 #include "log.hpp"
 #include "parallel.hpp"
 
@@ -44,7 +45,9 @@ const char* slot_state_name(SlotState state) {
 Scheduler::Scheduler(const Model& model, const EngineParams& params)
     : model_(model), ctx_(model.context()), cache_(model, to_bytes(params.cache_ram), params.ctx_checkpoints),
       put_away_(params.cache_idle_slots && model.info().kv_unified && params.cache_ram != 0 && params.cache_reuse == 0),
-      attention_(model), budget_(params.step_target_ms, model.info().n_batch) {
+      apart_(!model.info().kv_unified && model.info().n_slots > 1 && on_cpu_alone(model.params())),
+      own_attention_(params.cpu_attention == "auto" && on_cpu_alone(model.params())),
+      budget_(params.step_target_ms, model.info().n_batch) {
     if (put_away_) {
         log_write(5, "idle slots give up their cells to host memory (__TEST_TAG_CACHE_IDLE_SLOTS_ENABLED__)");
     }
@@ -105,7 +108,7 @@ bool Scheduler::step(Outbox& outbox) {
     embed(outbox);
     shift_contexts(outbox);
     choose_adapters();
-    if (attention_.apart() && prompts_beside_streams()) {
+    if (apart_ && prompts_beside_streams()) {
         batch_.clear();
         const int64_t t0 = ggml_time_us();
         add_prompt_tokens();
@@ -115,7 +118,7 @@ bool Scheduler::step(Outbox& outbox) {
     batch_.clear();
     const int64_t t0 = ggml_time_us();
     add_decode_tokens(); // drafting takes time, too
-    if (batch_.empty() || !attention_.apart()) {
+    if (batch_.empty() || !apart_) {
         add_prompt_tokens();
     }
     if (batch_.empty()) {
@@ -181,6 +184,7 @@ void Scheduler::admit(Outbox& outbox) {
             continue;
         }
         slot->run = std::move(*it);
+        slot->admission = ++n_admitted_;
         ++n_busy_;
         it = waiting_.erase(it);
         admitted = true;

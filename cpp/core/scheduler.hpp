@@ -1,7 +1,7 @@
 // Runs steps: admit waiting requests to slots, build one batch, decode, sample, publish events.
 #pragma once
 
-#include "attention.hpp"
+#include "attention_backend.hpp"
 #include "event.hpp"
 #include "model.hpp"
 #include "prefix_cache.hpp"
@@ -113,7 +113,7 @@ private:
     // The batch.
     bool prompts_beside_streams() const;
     void compute(Outbox& outbox, int64_t t_start_us);
-    bool suits_plain_attention() const;
+    std::vector<SharedPrefixes::Group> common_prefixes() const;
     void add_decode_tokens();
     void add_prompt_tokens();
     int32_t chunk(const Slot& slot, int32_t room) const;
@@ -159,11 +159,16 @@ private:
     int32_t n_busy_ = 0;
     bool timed_ = false; // some request has a time limit
     bool put_away_;      // idle slots give up their cells when a request comes
-    ChunkAttention attention_;
+    // Prompts are computed apart from the tokens that others generate: llama.cpp does so anyway where slots don't share
+    // the cache, but for the first token of each.
+    bool apart_;
+    bool own_attention_; // flash attention on the CPU is computed by our kernel
+    SharedPrefixes prefixes_;
     StepBudget budget_;
     AdapterScales serving_;                // this step's
     std::optional<AdapterScales> applied_; // the context's
     int64_t n_steps_ = 0;
+    uint64_t n_admitted_ = 0;
     std::vector<Entry> batch_;
     std::vector<Slot*> sampling_;
     // Arrays of llama_batch, kept to spare allocations.

@@ -141,9 +141,10 @@ int32_t Scheduler::decode_once() {
     apply_adapters();
     // What goes wrong is known from the result; a step that is given up because the engine closes is no error.
     const LogCapture capture(true);
-    std::optional<PlainAttention> plain;
-    if (suits_plain_attention()) {
-        plain.emplace(ctx_);
+    std::optional<AttentionScope> attention;
+    if (own_attention_) {
+        prefixes_.set(common_prefixes());
+        attention.emplace(&prefixes_);
     }
     const int32_t result = llama_decode(ctx_, batch);
     llama_synchronize(ctx_);
@@ -151,23 +152,41 @@ int32_t Scheduler::decode_once() {
     return result;
 }
 
-bool Scheduler::suits_plain_attention() const {
-    int32_t n_least = INT32_MAX, n_most = 0, n_cells = 0;
-    for (size_t i = 0; i < batch_.size();) {
-        const Slot* slot = batch_[i].slot;
-        if (!batch_[i].prompt) {
-            return false;
-        }
-        const size_t first = i; // a slot's tokens lie together
-        while (i < batch_.size() && batch_[i].slot == slot) {
-            ++i;
-        }
-        const auto n = static_cast<int32_t>(i - first);
-        n_least = std::min(n_least, n);
-        n_most = std::max(n_most, n);
-        n_cells = std::max(n_cells, batch_[i - 1].pos + 1);
+// Which of those who generate begin with the same prompt. Only cells that nothing moves or writes again count: those of
+// the prompt, before a context shift.
+std::vector<SharedPrefixes::Group> Scheduler::common_prefixes() const {
+    constexpr int32_t worthwhile = 256;
+    std::vector<SharedPrefixes::Group> groups;
+    if (model_.info().kv_unified || batch_.front().prompt) {
+        return groups; // one cache for all; or nobody generates
     }
-    return attention_.plain(n_least, n_most, static_cast<int32_t>(batch_.size()), n_cells);
+    std::vector<const Slot*> leaders;
+    for (const Slot& slot : slots_) {
+        if (slot.state != SlotState::generating || slot.i_batch < 0) {
+            continue;
+        }
+        const int32_t n = std::min({slot.run->n_target(), slot.n_plain, slot.n_cells()});
+        if (n < worthwhile) {
+            continue;
+        }
+        const SharedPrefixes::Member member{slot.id, slot.admission};
+        bool joined = false;
+        for (size_t i = 0; i < groups.size() && !joined; ++i) {
+            const auto end = slot.cells.begin() + std::min(n, groups[i].n_tokens);
+            const auto differs = std::mismatch(slot.cells.begin(), end, leaders[i]->cells.begin()).first;
+            const auto common = static_cast<int32_t>(differs - slot.cells.begin());
+            if (common >= std::max(worthwhile, groups[i].n_tokens / 4 * 3)) {
+                groups[i].members.push_back(member);
+                groups[i].n_tokens = common;
+                joined = true;
+            }
+        }
+        if (!joined) {
+            groups.push_back({{member}, n});
+            leaders.push_back(&slot);
+        }
+    }
+    return groups;
 }
 
 // Frees KV cells for the batch: what idle slots keep; then those of drafts; then part of the batch's youngest prompt;

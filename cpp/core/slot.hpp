@@ -34,6 +34,7 @@ struct Slot {
     const int32_t id; // also the sequence id in the context
     SlotState state = SlotState::idle;
     std::unique_ptr<Run> run;
+    uint64_t admission = 0;         // when the run came, by the number of all that came; another one for each run
     std::vector<llama_token> cells; // tokens in the KV cache under this sequence, by position
     Adapters adapters;              // that the cells were (or are being) computed with
     int64_t served = 0;             // the last step that was for its adapters

@@ -1,11 +1,13 @@
 #include "system_info.hpp"
 
+#include "attention_backend.hpp"
 #include "build-info.h"
 #include "ggml-backend.h"
 #include "llama.h"
 #include "log.hpp"
 
 #include <mutex>
+#include <string_view>
 
 namespace llamaserve {
 
@@ -38,10 +40,16 @@ SystemInfo system_info() {
     out.compiler = llama_compiler();
     out.target = llama_build_target();
     for (size_t i = 0; i < ggml_backend_reg_count(); ++i) {
-        out.backends.emplace_back(ggml_backend_reg_name(ggml_backend_reg_get(i)));
+        const std::string_view name = ggml_backend_reg_name(ggml_backend_reg_get(i));
+        if (name != attention_backend_name) {
+            out.backends.emplace_back(name);
+        }
     }
     for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
         ggml_backend_dev_t dev = ggml_backend_dev_get(i);
+        if (std::string_view(ggml_backend_dev_name(dev)) == attention_backend_name) {
+            continue; // our own, and nothing to choose
+        }
         DeviceInfo d;
         d.name = ggml_backend_dev_name(dev);
         d.description = ggml_backend_dev_description(dev);

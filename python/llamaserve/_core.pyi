@@ -1,6 +1,9 @@
 from collections.abc import Mapping, Sequence
 import enum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import numpy
+from numpy.typing import NDArray
 
 
 class LoadError(Exception):
@@ -732,6 +735,12 @@ class EngineParams:
     def step_target_ms(self, arg: float, /) -> None: ...
 
     @property
+    def cpu_attention(self) -> str: ...
+
+    @cpu_attention.setter
+    def cpu_attention(self, arg: str, /) -> None: ...
+
+    @property
     def queue_size(self) -> int: ...
 
     @queue_size.setter
@@ -1097,6 +1106,10 @@ class RequestParams:
     def add_logit_bias_text(self, arg0: str, arg1: float, /) -> None: ...
 
     def as_dict(self) -> dict[str, Any]: ...
+
+def attention_supports(head_k: int, head_v: int) -> bool: ...
+
+def attention(q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], mask: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], sinks: Sequence[float], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None, None), order='C', device='cpu')], scale: float, softcap: float, shared: Sequence[tuple[Sequence[int], int]], n_threads: int) -> None: ...
 
 class PrefixTree:
     def __init__(self) -> None: ...

@@ -108,6 +108,7 @@ class EngineOptions(TypedDict, total=False):
     cache_idle_slots: bool
     ctx_checkpoints: int
     step_target_ms: float
+    cpu_attention: Literal["auto", "ggml"]
     queue_size: int
     spec_type: list[str]
     spec_default: bool

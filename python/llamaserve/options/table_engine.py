@@ -105,6 +105,16 @@ CONTEXT = (
         "pieces that fit.",
     ),
     Option(
+        dest="cpu_attention",
+        flags=("--cpu-attention",),
+        env="LLAMASERVE_CPU_ATTENTION",
+        type=Choice(("auto", "ggml"), "WHO"),
+        default="auto",
+        section="hardware",
+        scope="engine",
+        help="What computes flash attention on a CPU: 'auto' takes llamaserve's own kernel where it can, 'ggml' never.",
+    ),
+    Option(
         dest="queue_size",
         flags=("--queue-size",),
         env="LLAMASERVE_QUEUE_SIZE",
