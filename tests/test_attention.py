@@ -102,6 +102,25 @@ def test_kernels(cpu_attention: str, kv_unified: bool) -> None:
             agree(expected, got, EXACT)
 
 
+@pytest.mark.parametrize(("k", "v"), [("q8_0", "q8_0"), ("f32", "f32"), ("bf16", "f16"), ("f16", "q4_0")])
+def test_cache_types(k: Any, v: Any) -> None:
+    shape: dict[str, Any] = {
+        "ctx_size": 4 * 1024,
+        "parallel": 4,
+        "cache_type_k": k,
+        "cache_type_v": v,
+        "flash_attn": "on",
+    }
+    params: dict[str, Any] = {"n_predict": 12, "temperature": 0, "n_probs": 4}
+    prefix = text(1, 100)
+    prompts = [prefix + end for end in (" and", " stone", " for")] + [text(2, 60)]
+    with Engine(wide_heads(), cpu_attention="ggml", **shape) as engine:
+        alone = [engine.complete(p, **params, cache_prompt=False) for p in prompts]
+    with Engine(wide_heads(), **shape) as engine:
+        for expected, got in zip(alone, asyncio.run(together(engine, prompts, **params)), strict=True):
+            agree(expected, got, EXACT)
+
+
 @pytest.mark.parametrize("model", [models.smollm2, models.gemma3, wide_heads])
 def test_shared_prefix(model: Callable[[], Path]) -> None:
     """Those who generate after the same prompt read its cells together; those after another one, and after a longer or

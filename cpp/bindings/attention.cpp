@@ -16,7 +16,7 @@ using Array = nb::ndarray<T, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
 template <class T>
 AttentionOperands::Tensor operand(const Array<const T>& a) {
     const auto stride = [&](size_t axis) { return static_cast<size_t>(a.stride(axis)) * sizeof(T); };
-    return {reinterpret_cast<const char*>(a.data()), stride(2), stride(1), stride(0)};
+    return {reinterpret_cast<const char*>(a.data()), stride(2), stride(1), stride(0), 0, nullptr};
 }
 
 } // namespace

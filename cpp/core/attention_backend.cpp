@@ -25,25 +25,49 @@ T parameter(const ggml_tensor* op, size_t index) {
     return out;
 }
 
-bool is_half(const ggml_tensor* t) {
-    return t->type == GGML_TYPE_F16 && t->nb[0] == sizeof(ggml_fp16_t);
+void copy_floats(const void* from, float* to, int64_t n) {
+    std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
+}
+
+// How to read keys or values of a type; null for 16-bit floats.
+ToFloats to_floats(ggml_type type) {
+    switch (type) {
+    case GGML_TYPE_F16:
+        return nullptr;
+    case GGML_TYPE_F32:
+        return copy_floats;
+    default:
+        return ggml_get_type_traits(type)->to_float;
+    }
 }
 
 // One operand of ggml_flash_attn_ext: [number, query or cell, head, stream].
 AttentionOperands::Tensor operand(const ggml_tensor* t) {
-    return {static_cast<const char*>(t->data), t->nb[1], t->nb[2], t->nb[3]};
+    return {static_cast<const char*>(t->data), t->nb[1],          t->nb[2], t->nb[3],
+            ggml_row_size(t->type, t->ne[0]),  to_floats(t->type)};
+}
+
+// Keys or values whose type pays: those of other types than 16-bit floats are turned into floats for `n_rows`, and ggml
+// does without that for keys.
+bool is_readable(const ggml_tensor* t, int64_t n_rows) {
+    const bool floats = t->type == GGML_TYPE_F16 || to_floats(t->type) != nullptr;
+    return floats && t->nb[0] == ggml_type_size(t->type) && t->ne[0] % ggml_blck_size(t->type) == 0 &&
+           (t->type == GGML_TYPE_F16 || n_rows >= 3);
 }
 
 bool supports_attention(const ggml_tensor* op) {
     const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3], *sinks = op->src[4];
-    const bool same_streams = k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3];
-    const bool same_heads = k->ne[2] == v->ne[2] && q->ne[2] % k->ne[2] == 0;
-    const bool plain_mask = mask == nullptr || (is_half(mask) && mask->ne[2] == 1 && mask->ne[0] >= k->ne[1] &&
-                                                mask->ne[1] >= q->ne[1] && mask->ne[3] == q->ne[3]);
+    if (k->ne[3] != q->ne[3] || v->ne[3] != q->ne[3] || k->ne[2] != v->ne[2] || q->ne[2] % k->ne[2] != 0) {
+        return false;
+    }
+    const bool plain_mask =
+        mask == nullptr || (mask->type == GGML_TYPE_F16 && mask->nb[0] == sizeof(ggml_fp16_t) && mask->ne[2] == 1 &&
+                            mask->ne[0] >= k->ne[1] && mask->ne[1] >= q->ne[1] && mask->ne[3] == q->ne[3]);
     const bool plain_sinks = sinks == nullptr || (sinks->type == GGML_TYPE_F32 && ggml_is_contiguous(sinks));
+    const int64_t n_rows = q->ne[1] * (q->ne[2] / k->ne[2]);
     const float max_bias = parameter<float>(op, 1);
-    return op->type == GGML_TYPE_F32 && q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && is_half(k) &&
-           is_half(v) && same_streams && same_heads && plain_mask && plain_sinks && max_bias == 0.0f &&
+    return op->type == GGML_TYPE_F32 && q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) &&
+           is_readable(k, n_rows) && is_readable(v, n_rows) && plain_mask && plain_sinks && max_bias == 0.0f &&
            attention_supports(k->ne[0], v->ne[0]);
 }
 
@@ -258,14 +282,13 @@ int64_t SharedPrefixes::n_same(const void* layer, int64_t first_stream, const Me
     if (proof.leader != leader.stream || proof.leader_version != leader.version || proof.version != other.version) {
         proof = {leader.version, other.version, leader.stream, 0, 0};
     }
-    auto same = [&](const AttentionOperands::Tensor& t, int64_t n_heads, int64_t head, int64_t cell) {
-        const auto bytes = static_cast<size_t>(head) * sizeof(ggml_fp16_t);
+    auto same = [&](const AttentionOperands::Tensor& t, int64_t cell) {
         const char* a = t.data + static_cast<size_t>(leader.stream - first_stream) * t.stream;
         const char* b = t.data + static_cast<size_t>(other.stream - first_stream) * t.stream;
         for (int64_t c = cell; c < cell + tile; ++c) {
-            for (int64_t h = 0; h < n_heads; ++h) {
+            for (int64_t h = 0; h < op.n_heads_kv; ++h) {
                 const size_t at = static_cast<size_t>(c) * t.row + static_cast<size_t>(h) * t.head;
-                if (std::memcmp(a + at, b + at, bytes) != 0) {
+                if (std::memcmp(a + at, b + at, t.size) != 0) {
                     return false;
                 }
             }
@@ -273,8 +296,7 @@ int64_t SharedPrefixes::n_same(const void* layer, int64_t first_stream, const Me
         return true;
     };
     for (; proof.n_compared < n && proof.n_compared == proof.n_same; proof.n_compared += tile) {
-        if (same(op.k, op.n_heads_kv, op.head_k, proof.n_compared) &&
-            same(op.v, op.n_heads_kv, op.head_v, proof.n_compared)) {
+        if (same(op.k, proof.n_compared) && same(op.v, proof.n_compared)) {
             proof.n_same += tile;
         }
     }

@@ -114,17 +114,22 @@ void by_rows(int n_rows, const Body& body) {
 }
 
 // Turns a tile's rows into 32-bit floats, one after the other; those that it lacks become zeros.
-APART const float* widen(const char* rows, size_t stride, int n, int head, float* out) {
+APART void widen(const char* rows, size_t stride, int n, int head, void (*to_floats)(const void*, float*, int64_t),
+                 float* out) {
     for (int c = 0; c < n; ++c) {
-        const Half* row = reinterpret_cast<const Half*>(rows + static_cast<size_t>(c) * stride);
+        const char* row = rows + static_cast<size_t>(c) * stride;
+        float* to = out + static_cast<int64_t>(c) * head;
+        if (to_floats != nullptr) {
+            to_floats(row, to, head);
+            continue;
+        }
         for (int d = 0; d < head; d += vector_width) {
-            store(out + static_cast<size_t>(c) * head + d, load(row + d));
+            store(to + d, load(reinterpret_cast<const Half*>(row) + d));
         }
     }
     for (int64_t i = static_cast<int64_t>(n) * head; i < static_cast<int64_t>(tile) * head; ++i) {
         out[i] = 0.0f;
     }
-    return out;
 }
 
 // One row's scores become weights e^(score - largest). Returns what the row's earlier sums are to be scaled by.
@@ -220,14 +225,14 @@ int find_rows(const AttentionBlock& b, int64_t cell, int n, const Scratch& scrat
 
 void score_tile(const AttentionBlock& b, int64_t cell, int n, int rows, const Scratch& scratch) {
     const char* k = b.k + static_cast<size_t>(cell) * b.k_row;
-    if (rows <= few_rows && n == tile) {
+    if (rows <= few_rows && n == tile && b.k_to_floats == nullptr) {
         by_rows(rows, [&](int r, auto count) {
             score<decltype(count)::value>(scratch.q + r, reinterpret_cast<const Half*>(k), b.k_row / sizeof(Half),
                                           b.head_k, scratch.scores + r);
         });
         return;
     }
-    widen(k, b.k_row, n, b.head_k, scratch.wide);
+    widen(k, b.k_row, n, b.head_k, b.k_to_floats, scratch.wide);
     by_rows(rows, [&](int r, auto count) {
         score<decltype(count)::value>(scratch.q + r, scratch.wide, static_cast<size_t>(b.head_k), b.head_k,
                                       scratch.scores + r);
@@ -263,14 +268,14 @@ void weigh_tile(const AttentionBlock& b, int64_t cell, int n, const Scratch& scr
 
 void add_tile(const AttentionBlock& b, int64_t cell, int n, int rows, const Scratch& scratch) {
     const char* v = b.v + static_cast<size_t>(cell) * b.v_row;
-    if (rows <= few_rows) {
+    if (rows <= few_rows && b.v_to_floats == nullptr) {
         by_rows(rows, [&](int r, auto count) {
             add_all_values<decltype(count)::value>(scratch.scores + r, reinterpret_cast<const Half*>(v),
                                                    b.v_row / sizeof(Half), n, scratch.out + r, b.head_v);
         });
         return;
     }
-    widen(v, b.v_row, n, b.head_v, scratch.wide);
+    widen(v, b.v_row, n, b.head_v, b.v_to_floats, scratch.wide);
     by_rows(rows, [&](int r, auto count) {
         add_all_values<decltype(count)::value>(scratch.scores + r, scratch.wide, static_cast<size_t>(b.head_v), n,
                                                scratch.out + r, b.head_v);

@@ -14,8 +14,10 @@ struct AttentionBlock {
     const uint16_t* const* mask = nullptr; // [n_queries]: by cell, 16-bit floats, 0 or -inf or between; or null
     size_t q_head = 0;                     // bytes to the next head
     int32_t n_queries = 0, n_group = 0;
-    const char* k = nullptr; // the first cell's key, 16-bit floats
+    const char* k = nullptr; // the first cell's key
     const char* v = nullptr;
+    void (*k_to_floats)(const void*, float*, int64_t) = nullptr; // null: 16-bit floats
+    void (*v_to_floats)(const void*, float*, int64_t) = nullptr;
     size_t k_row = 0, v_row = 0; // bytes to the next cell
     int64_t first = 0, last = 0; // cells
     int32_t head_k = 0, head_v = 0;

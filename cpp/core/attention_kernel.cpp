@@ -198,6 +198,8 @@ private:
         b.n_group = static_cast<int32_t>(n_group_);
         b.k = at(op_.k, task.stream, task.head_kv, 0);
         b.v = at(op_.v, task.stream, task.head_kv, 0);
+        b.k_to_floats = op_.k.to_floats;
+        b.v_to_floats = op_.v.to_floats;
         b.k_row = op_.k.row;
         b.v_row = op_.v.row;
         b.first = task.first_cell;

@@ -13,18 +13,23 @@ struct SharedCells {
     int64_t n_cells = 0;
 };
 
+// Turns `n` numbers of some type into 32-bit floats.
+using ToFloats = void (*)(const void* from, float* to, int64_t n);
+
 // The operands: pointers, sizes, and the bytes from one element to the next along each dimension. Numbers of a query, a
 // key or a value lie side by side.
 struct AttentionOperands {
     struct Tensor {
         const char* data = nullptr;
-        size_t row = 0;    // to the next query or cell
-        size_t head = 0;   // to the next head
-        size_t stream = 0; // to the next stream
+        size_t row = 0;               // to the next query or cell
+        size_t head = 0;              // to the next head
+        size_t stream = 0;            // to the next stream
+        size_t size = 0;              // of one head's numbers in one row
+        ToFloats to_floats = nullptr; // for keys and values; null: they are 16-bit floats
     };
     Tensor q;                                           // 32-bit floats [stream][head][query][head_k]
-    Tensor k;                                           // 16-bit floats [stream][head_kv][cell][head_k]
-    Tensor v;                                           // 16-bit floats [stream][head_kv][cell][head_v]
+    Tensor k;                                           // [stream][head_kv][cell][head_k]
+    Tensor v;                                           // [stream][head_kv][cell][head_v]
     Tensor mask;                                        // 16-bit floats [stream][query][cell]; may be absent
     const float* sinks = nullptr;                       // [head]; may be absent
     float* out = nullptr;                               // [stream][query][head][head_v]

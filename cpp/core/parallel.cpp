@@ -1,43 +1,126 @@
 #include "parallel.hpp"
 
-#include <algorithm>
-
 #ifdef _OPENMP
 #include <omp.h>
 #else
 #include <atomic>
+#include <condition_variable>
+#include <mutex>
 #include <thread>
 #include <vector>
 #endif
 
 namespace llamaserve {
 
-void parallel_for(size_t n, int n_threads, const std::function<void(size_t)>& body) {
-    const int threads = static_cast<int>(std::min(n, static_cast<size_t>(std::max(1, n_threads))));
-    if (threads <= 1) {
-        for (size_t i = 0; i < n; ++i) {
-            body(i);
+namespace {
+
+void one_after_the_other(size_t n, const std::function<void(size_t)>& body) {
+    for (size_t i = 0; i < n; ++i) {
+        body(i);
+    }
+}
+
+#ifndef _OPENMP
+
+// Threads that wait for work, where there is no OpenMP to keep them. It works for one caller at a time.
+class Team {
+public:
+    ~Team() {
+        {
+            std::lock_guard lock(mutex_);
+            ending_ = true;
         }
+        work_came_.notify_all();
+        for (std::thread& thread : threads_) {
+            thread.join();
+        }
+    }
+
+    // Returns false if another caller has the team.
+    bool run(size_t n, int n_threads, const std::function<void(size_t)>& body) {
+        std::unique_lock mine(callers_, std::try_to_lock);
+        if (!mine) {
+            return false;
+        }
+        {
+            std::lock_guard lock(mutex_);
+            while (threads_.size() + 1 < static_cast<size_t>(n_threads)) {
+                threads_.emplace_back([this, index = threads_.size(), seen = jobs_] { wait_for_work(index, seen); });
+            }
+            body_ = &body;
+            n_ = n;
+            next_ = 0;
+            wanted_ = static_cast<size_t>(n_threads) - 1;
+            working_ = wanted_;
+            ++jobs_;
+        }
+        work_came_.notify_all();
+        work();
+        std::unique_lock lock(mutex_);
+        work_done_.wait(lock, [&] { return working_ == 0; });
+        return true;
+    }
+
+private:
+    void wait_for_work(size_t index, uint64_t seen) {
+        std::unique_lock lock(mutex_);
+        for (;;) {
+            work_came_.wait(lock, [&] { return ending_ || jobs_ != seen; });
+            if (ending_) {
+                return;
+            }
+            seen = jobs_;
+            if (index >= wanted_) {
+                continue;
+            }
+            lock.unlock();
+            work();
+            lock.lock();
+            if (--working_ == 0) {
+                work_done_.notify_one();
+            }
+        }
+    }
+
+    void work() {
+        for (size_t i = next_++; i < n_; i = next_++) {
+            (*body_)(i);
+        }
+    }
+
+    std::mutex callers_, mutex_;
+    std::condition_variable work_came_, work_done_;
+    std::vector<std::thread> threads_;
+    bool ending_ = false;
+    uint64_t jobs_ = 0;
+    size_t wanted_ = 0, working_ = 0;
+    // The job.
+    const std::function<void(size_t)>* body_ = nullptr;
+    size_t n_ = 0;
+    std::atomic<size_t> next_{0};
+};
+
+#endif
+
+} // namespace
+
+void parallel_for(size_t n, int n_threads, const std::function<void(size_t)>& body) {
+    if (n <= 1 || n_threads <= 1) {
+        one_after_the_other(n, body);
         return;
     }
 #ifdef _OPENMP
+    // Always as many threads as ggml uses: OpenMP would end those that a smaller team leaves over.
     const auto count = static_cast<std::ptrdiff_t>(n);
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
+#pragma omp parallel for num_threads(n_threads) schedule(dynamic)
     for (std::ptrdiff_t i = 0; i < count; ++i) {
         body(static_cast<size_t>(i));
     }
 #else
-    std::atomic<size_t> next{0};
-    auto work = [&] {
-        for (size_t i = next++; i < n; i = next++) {
-            body(i);
-        }
-    };
-    std::vector<std::jthread> helpers;
-    for (int t = 1; t < threads; ++t) {
-        helpers.emplace_back(work);
+    static Team team;
+    if (!team.run(n, n_threads, body)) {
+        one_after_the_other(n, body);
     }
-    work();
 #endif
 }
 
