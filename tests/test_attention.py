@@ -155,6 +155,28 @@ def test_shared_prefix_and_shifts() -> None:
                 agree(alone, got, EXACT)
 
 
+@pytest.mark.parametrize("kv_unified", [False, True])
+def test_slots_come_and_go(kv_unified: bool) -> None:
+    """Requests on one prefix end at different times, and others take their slots: who shares with whom changes."""
+    shape: dict[str, Any] = {"ctx_size": 5 * 1024, "parallel": 5, "kv_unified": kv_unified}
+    prefixes = [text(1, 110), text(2, 120)]
+    prompts = [f"{prefixes[i % 7 == 0]} {text(i, 1 + i % 5)}" for i in range(24)]
+    lengths = [3 + 11 * i % 29 for i in range(24)]
+
+    def params(i: int) -> dict[str, Any]:
+        return {"n_predict": lengths[i], "temperature": 0, "n_probs": 4, "ignore_eos": True}
+
+    with Engine(wide_heads(), flash_attn="off", **shape) as engine:
+        alone = [engine.complete(p, **params(i), cache_prompt=False) for i, p in enumerate(prompts)]
+
+    async def all_of(engine: Engine) -> list[Completion]:
+        return await asyncio.gather(*(engine.acomplete(p, **params(i)) for i, p in enumerate(prompts)))
+
+    with Engine(wide_heads(), **shape) as engine:
+        for expected, got in zip(alone, asyncio.run(all_of(engine)), strict=True):
+            agree(expected, got, EXACT)
+
+
 def test_unknown_kernel() -> None:
     with pytest.raises(ModelLoadError, match="cpu_attention"):
         Engine(wide_heads(), cpu_attention="fast")  # type: ignore[arg-type]

@@ -124,6 +124,23 @@ def test_not_a_number_stays_one() -> None:
     assert np.isnan(out[0, 1]).all()
 
 
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("n_queries", [1, 30])
+def test_what_is_hidden_is_of_no_account(broken: float, n_queries: int) -> None:
+    """Cells of others in the same cache, whose model or adapter is broken."""
+    random = np.random.default_rng(1)
+    q = random.standard_normal((1, 3, n_queries, 64)).astype(np.float32)
+    k, v = (random.standard_normal((1, 1, 200, 64)).astype(np.float16) for _ in range(2))
+    mask = np.zeros((1, 1, n_queries, 200), np.float16)
+    mask[..., ::7] = -np.inf
+    mask[..., 64:128] = -np.inf
+    healthy = Problem(q, k.copy(), v.copy(), mask).expected()
+    for array in (k, v):
+        array[:, :, ::7, 5] = broken
+        array[:, :, 100, :] = broken
+    np.testing.assert_allclose(Problem(q, k, v, mask).computed(), healthy, rtol=2e-5, atol=2e-5)
+
+
 def test_sizes_that_it_leaves_to_ggml() -> None:
     assert not _core.attention_supports(63, 63)
     assert not _core.attention_supports(0, 64)

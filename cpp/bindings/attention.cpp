@@ -19,6 +19,36 @@ AttentionOperands::Tensor operand(const Array<const T>& a) {
     return {reinterpret_cast<const char*>(a.data()), stride(2), stride(1), stride(0), 0, nullptr};
 }
 
+void require(bool holds, const char* what) {
+    if (!holds) {
+        throw nb::value_error(what);
+    }
+}
+
+void check(const AttentionOperands& op, const Array<const uint16_t>& k, const Array<const uint16_t>& v,
+           const Array<float>& out, const Array<const uint16_t>& mask, size_t n_sinks, int n_threads) {
+    const auto n_streams = static_cast<size_t>(op.n_streams), n_heads = static_cast<size_t>(op.n_heads);
+    const auto n_queries = static_cast<size_t>(op.n_queries), n_cells = static_cast<size_t>(op.n_cells);
+    require(attention_supports(op.head_k, op.head_v), "heads of these sizes are not supported");
+    require(op.n_heads_kv > 0 && op.n_heads % op.n_heads_kv == 0, "heads can't be shared evenly");
+    require(k.shape(0) == n_streams && v.shape(0) == n_streams && v.shape(1) == k.shape(1) && v.shape(2) == n_cells &&
+                k.shape(3) == static_cast<size_t>(op.head_k),
+            "keys and values don't fit the queries");
+    require(out.shape(0) == n_streams && out.shape(1) == n_queries && out.shape(2) == n_heads &&
+                out.shape(3) == v.shape(3),
+            "the output doesn't fit");
+    require(mask.size() == 0 || (mask.shape(0) == n_streams && mask.shape(2) == n_queries && mask.shape(3) == n_cells),
+            "the mask doesn't fit");
+    require(n_sinks == 0 || n_sinks == n_heads, "there must be a sink for each head");
+    require(n_threads > 0, "no threads");
+    for (const SharedCells& set : op.shared) {
+        require(set.n_cells <= op.n_cells, "more shared cells than there are");
+        for (const int32_t s : set.streams) {
+            require(s >= 0 && s < op.n_streams, "no such stream");
+        }
+    }
+}
+
 } // namespace
 
 // The kernel, open to tests. Arrays are [stream, head, query or cell, number]; 16-bit floats come as uint16.
@@ -49,6 +79,7 @@ void init_attention(nb::module_& m) {
             for (const auto& [streams, n_cells] : shared) {
                 op.shared.push_back({streams, n_cells});
             }
+            check(op, k, v, out, mask, sinks.size(), n_threads);
             nb::gil_scoped_release release;
             compute_attention(op, n_threads);
         },

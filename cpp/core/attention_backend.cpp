@@ -7,7 +7,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
-#include <mutex>
+#include <utility>
 
 namespace llamaserve {
 
@@ -17,6 +17,8 @@ thread_local bool active = false;
 thread_local SharedPrefixes* shared_prefixes = nullptr;
 
 constexpr int64_t tile = 64; // cells are compared so many at a time
+// Up to here ggml's kernel is as fast, and an answer to a short prompt is the same as llama-server's, bit by bit.
+constexpr int64_t few_cells = 256;
 
 template <class T>
 T parameter(const ggml_tensor* op, size_t index) {
@@ -66,7 +68,7 @@ bool supports_attention(const ggml_tensor* op) {
     const bool plain_sinks = sinks == nullptr || (sinks->type == GGML_TYPE_F32 && ggml_is_contiguous(sinks));
     const int64_t n_rows = q->ne[1] * (q->ne[2] / k->ne[2]);
     const float max_bias = parameter<float>(op, 1);
-    return op->type == GGML_TYPE_F32 && q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) &&
+    return k->ne[1] > few_cells && op->type == GGML_TYPE_F32 && q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) &&
            is_readable(k, n_rows) && is_readable(v, n_rows) && plain_mask && plain_sinks && max_bias == 0.0f &&
            attention_supports(k->ne[0], v->ne[0]);
 }
@@ -94,9 +96,10 @@ void attend(ggml_tensor* dst, int n_threads) {
     op.n_streams = q->ne[3];
     op.scale = parameter<float>(dst, 0);
     op.softcap = parameter<float>(dst, 2);
-    // The cache's own tensor has a layer's cells of all streams, one stream after the other.
+    // The cache's own tensor, which nothing computes, has a layer's cells of all streams, one stream after the other.
     const ggml_tensor* layer = k->view_src;
-    if (shared_prefixes != nullptr && op.n_streams > 1 && layer != nullptr && k->nb[3] > 0) {
+    if (shared_prefixes != nullptr && op.n_streams > 1 && op.n_queries <= attention_few_queries && layer != nullptr &&
+        layer->op == GGML_OP_NONE && layer->ne[2] > 1 && k->nb[3] == layer->nb[2]) {
         op.shared = shared_prefixes->find(layer, static_cast<int64_t>(k->view_offs / k->nb[3]), op);
     }
     compute_attention(op, n_threads);
@@ -249,43 +252,49 @@ void SharedPrefixes::set(std::vector<Group> groups) {
     groups_ = std::move(groups);
 }
 
-std::vector<SharedCells> SharedPrefixes::find(const void* layer, int64_t first_stream, const AttentionOperands& op) {
-    std::vector<SharedCells> out;
-    for (const Group& group : groups_) {
-        SharedCells set;
-        const Member* leader = nullptr;
-        for (const Member& member : group.members) {
-            const int64_t index = member.stream - first_stream;
-            if (index < 0 || index >= op.n_streams) {
-                continue;
-            }
-            const int64_t wanted = std::min<int64_t>(group.n_tokens, op.n_cells) / tile * tile;
-            const int64_t same = leader == nullptr ? wanted : n_same(layer, first_stream, *leader, member, wanted, op);
-            if (same == 0) {
-                continue;
-            }
-            set.n_cells = leader == nullptr ? same : std::min(set.n_cells, same);
-            set.streams.push_back(static_cast<int32_t>(index));
-            leader = leader == nullptr ? &member : leader;
-        }
-        if (set.streams.size() > 1) {
-            out.push_back(std::move(set));
-        }
+SharedPrefixes::Record& SharedPrefixes::Layer::at(int32_t stream) {
+    const auto index = static_cast<size_t>(stream);
+    if (index >= records.size()) {
+        records.resize(index + 1);
     }
-    return out;
+    return records[index];
 }
 
-// How many cells, from the first one and up to `n`, are the same in both streams.
-int64_t SharedPrefixes::n_same(const void* layer, int64_t first_stream, const Member& leader, const Member& other,
-                               int64_t n, const AttentionOperands& op) {
-    Proof& proof = proofs_[{layer, other.stream}];
-    if (proof.leader != leader.stream || proof.leader_version != leader.version || proof.version != other.version) {
-        proof = {leader.version, other.version, leader.stream, 0, 0};
+// The member that others are compared with: the one that most is known of.
+const SharedPrefixes::Member& SharedPrefixes::choose_model(Layer& layer, const Group& group) {
+    const Member* best = nullptr;
+    for (const Member& member : group.members) {
+        const Record& record = layer.at(member.stream);
+        if (record.version == member.version && (best == nullptr || record.n_same > layer.at(best->stream).n_same)) {
+            best = &member;
+        }
     }
-    auto same = [&](const AttentionOperands::Tensor& t, int64_t cell) {
-        const char* a = t.data + static_cast<size_t>(leader.stream - first_stream) * t.stream;
-        const char* b = t.data + static_cast<size_t>(other.stream - first_stream) * t.stream;
-        for (int64_t c = cell; c < cell + tile; ++c) {
+    if (best == nullptr) {
+        best = &group.members.front();
+        layer.at(best->stream) = {best->version, layer.n_classes++, 0, false};
+    }
+    Record& model = layer.at(best->stream);
+    if (model.n_same != INT64_MAX) {
+        // A new class, after this one: those that were the same up to where it was still are; what follows is open.
+        const int64_t before = std::exchange(model.of_class, layer.n_classes++);
+        for (const Member& member : group.members) {
+            Record& record = layer.at(member.stream);
+            if (record.version == member.version && record.of_class == before) {
+                record.of_class = model.of_class;
+                record.differs = record.differs && record.n_same < model.n_same;
+            }
+        }
+        model.n_same = INT64_MAX;
+    }
+    return *best;
+}
+
+std::vector<SharedCells> SharedPrefixes::find(const void* layer_name, int64_t first_stream,
+                                              const AttentionOperands& op) {
+    auto equal = [&](const AttentionOperands::Tensor& t, int32_t one, int32_t other, int64_t first_cell) {
+        const char* a = t.data + (one - first_stream) * static_cast<int64_t>(t.stream);
+        const char* b = t.data + (other - first_stream) * static_cast<int64_t>(t.stream);
+        for (int64_t c = first_cell; c < first_cell + tile; ++c) {
             for (int64_t h = 0; h < op.n_heads_kv; ++h) {
                 const size_t at = static_cast<size_t>(c) * t.row + static_cast<size_t>(h) * t.head;
                 if (std::memcmp(a + at, b + at, t.size) != 0) {
@@ -295,17 +304,48 @@ int64_t SharedPrefixes::n_same(const void* layer, int64_t first_stream, const Me
         }
         return true;
     };
-    for (; proof.n_compared < n && proof.n_compared == proof.n_same; proof.n_compared += tile) {
-        if (same(op.k, proof.n_compared) && same(op.v, proof.n_compared)) {
-            proof.n_same += tile;
+    Layer& layer = layers_[layer_name];
+    std::vector<SharedCells> out;
+    for (const Group& group : groups_) {
+        const int64_t wanted = std::min<int64_t>(group.n_tokens, op.n_cells) / tile * tile;
+        if (wanted == 0 || group.members.size() < 2) {
+            continue;
+        }
+        const Member& model = choose_model(layer, group);
+        const int64_t of_class = layer.at(model.stream).of_class;
+        SharedCells set;
+        set.n_cells = wanted;
+        for (const Member& member : group.members) {
+            Record& record = layer.at(member.stream);
+            if (record.version != member.version || record.of_class != of_class) {
+                record = {member.version, of_class, 0, false};
+            }
+            for (; !record.differs && record.n_same < wanted; record.n_same += record.differs ? 0 : tile) {
+                record.differs = !equal(op.k, model.stream, member.stream, record.n_same) ||
+                                 !equal(op.v, model.stream, member.stream, record.n_same);
+            }
+            const int64_t index = member.stream - first_stream;
+            // One that begins alike for less would leave the others with as little.
+            if (index >= 0 && index < op.n_streams && record.n_same >= wanted / 4 * 3) {
+                set.streams.push_back(static_cast<int32_t>(index));
+                set.n_cells = std::min(set.n_cells, record.n_same / tile * tile);
+            }
+        }
+        if (set.streams.size() > 1) {
+            out.push_back(std::move(set));
         }
     }
-    return std::min(n, proof.n_same);
+    return out;
 }
 
 void register_attention_backend() {
-    static std::once_flag once;
-    std::call_once(once, [] { ggml_backend_register(the_registry()); });
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        const auto type = ggml_backend_dev_type(ggml_backend_dev_get(i));
+        if (type == GGML_BACKEND_DEVICE_TYPE_GPU || type == GGML_BACKEND_DEVICE_TYPE_IGPU) {
+            return; // llama.cpp gives the CPU's part of the work buffers of the GPU, which this backend can't take
+        }
+    }
+    ggml_backend_register(the_registry());
 }
 
 AttentionScope::AttentionScope(SharedPrefixes* prefixes) {

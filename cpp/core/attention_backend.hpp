@@ -5,7 +5,7 @@
 #include "attention_kernel.hpp"
 
 #include <cstdint>
-#include <map>
+#include <unordered_map>
 #include <vector>
 
 namespace llamaserve {
@@ -13,7 +13,8 @@ namespace llamaserve {
 // Which streams of a KV cache begin with the same tokens, and, from that, which begin with the same cells.
 //
 // That tokens are the same says little about cells: they may lie in another order, or differ in their last bits. So the
-// cells are compared, once for each layer and each request, and only what is the same byte by byte counts.
+// cells are compared, and only what is the same byte by byte counts. What was found holds as long as nothing writes to
+// these cells: each stream is compared once for each request on it, in each layer.
 class SharedPrefixes {
 public:
     struct Member {
@@ -29,29 +30,37 @@ public:
     void set(std::vector<Group> groups);
 
     // For one operation: sets of those of its streams, by their index from `first_stream` on, whose first cells are the
-    // same. `layer` names the layer's cells.
+    // same. `layer` names the layer's cells, which lie there for all streams.
     std::vector<SharedCells> find(const void* layer, int64_t first_stream, const AttentionOperands& op);
 
 private:
-    struct Proof {
-        uint64_t leader_version = 0, version = 0;
-        int32_t leader = -1;
-        int64_t n_compared = 0, n_same = 0;
+    // A stream begins as others of its class do: as the one that the class is named after, which is all of itself.
+    struct Record {
+        uint64_t version = 0;
+        int64_t of_class = -1;
+        int64_t n_same = 0;
+        bool differs = false; // after n_same
     };
-    int64_t n_same(const void* layer, int64_t first_stream, const Member& leader, const Member& other, int64_t n,
-                   const AttentionOperands& op);
+    struct Layer {
+        std::vector<Record> records; // by stream
+        int64_t n_classes = 0;
+        Record& at(int32_t stream);
+    };
+    static const Member& choose_model(Layer& layer, const Group& group);
 
     std::vector<Group> groups_;
-    std::map<std::pair<const void*, int32_t>, Proof> proofs_; // by layer and stream
+    std::unordered_map<const void*, Layer> layers_;
 };
 
 inline constexpr const char* attention_backend_name = "llamaserve-attention";
 
-// Tells ggml of the backend; contexts made later have it. Safe to call again.
+// Tells ggml of the backend, unless it knows of a GPU; contexts made later have it. To be called once, before anything
+// else looks at ggml's list of devices.
 void register_attention_backend();
 
-// While this lives, graphs that this thread builds have their attention computed by our kernel, where it can. Contexts
-// are made outside of it: llama.cpp would take the other backend for a sign that flash attention doesn't work.
+// While this lives, graphs that this thread splits among backends have their attention computed by our kernel, where it
+// can and where it pays; llama.cpp may compute such a graph again later. Contexts are made outside of it: llama.cpp
+// would take the other backend for a sign that flash attention doesn't work.
 class AttentionScope {
 public:
     // `prefixes` may be null.

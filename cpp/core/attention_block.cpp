@@ -186,8 +186,10 @@ bool attention_block_supports(int64_t head_k, int64_t head_v) {
 #else
     const bool runs = false; // ggml may have a build for better instructions than this one
 #endif
-#else
+#elif defined(__aarch64__)
     const bool runs = true;
+#else
+    const bool runs = false; // 16-bit floats would be read one by one
 #endif
     return runs && head_k > 0 && head_v > 0 && head_k % vector_width == 0 && head_v % vector_width == 0 &&
            head_k <= 1024 && head_v <= 1024;
@@ -282,6 +284,52 @@ void add_tile(const AttentionBlock& b, int64_t cell, int n, int rows, const Scra
     });
 }
 
+// One row, a cell at a time, and only those that it sees: where the row's tiles have cells of others that are no
+// numbers, these must not get into its sums by way of a weight of 0.
+void compute_row(const AttentionBlock& b, int query, int group, const Scratch& scratch) {
+    const int row = query * b.n_group + group;
+    const char* q_bytes = reinterpret_cast<const char*>(b.q[query]) + static_cast<size_t>(group) * b.q_head;
+    const float* q = reinterpret_cast<const float*>(q_bytes);
+    float* out = b.out + static_cast<int64_t>(row) * b.head_v;
+    float most = -INFINITY, total = 0.0f;
+    for (int d = 0; d < b.head_v; ++d) {
+        out[d] = 0.0f;
+    }
+    for (int64_t c = b.first; c < b.last; ++c) {
+        const float mask = b.mask == nullptr ? 0.0f : ggml_fp16_to_fp32(b.mask[query][c]);
+        if (mask == -INFINITY) {
+            continue;
+        }
+        float* cell = scratch.wide;
+        widen(b.k + static_cast<size_t>(c) * b.k_row, b.k_row, 1, b.head_k, b.k_to_floats, cell);
+        float s = 0.0f;
+        for (int d = 0; d < b.head_k; ++d) {
+            s += q[d] * cell[d];
+        }
+        s = (b.softcap == 0.0f ? s * b.scale : b.softcap * tanhf(s * (b.scale / b.softcap))) + mask;
+        const float now = s <= most ? most : s; // takes on what is not a number
+        const float shrink = now == most ? 1.0f : expf(most - now), weight = expf(s - now);
+        widen(b.v + static_cast<size_t>(c) * b.v_row, b.v_row, 1, b.head_v, b.v_to_floats, cell);
+        for (int d = 0; d < b.head_v; ++d) {
+            out[d] = out[d] * shrink + weight * cell[d];
+        }
+        total = total * shrink + weight;
+        most = now;
+    }
+    b.largest[row] = most == most ? most : 0.0f;
+    b.total[row] = total;
+}
+
+// Whether any of the row's sums is infinite or not a number.
+bool is_broken(const AttentionBlock& b, int row) {
+    float sums = b.total[row] - b.total[row];
+    for (int d = 0; d < b.head_v; ++d) {
+        const float x = b.out[static_cast<int64_t>(row) * b.head_v + d];
+        sums += x - x;
+    }
+    return sums != 0.0f;
+}
+
 int64_t wider(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
@@ -317,6 +365,11 @@ void compute_attention_block(const AttentionBlock& b) {
             score_tile(b, c, n, rows, scratch);
             weigh_tile(b, c, n, scratch);
             add_tile(b, c, n, rows, scratch);
+        }
+    }
+    for (int row = 0; row < n_rows; ++row) {
+        if (is_broken(b, row)) {
+            compute_row(b, row / b.n_group, row % b.n_group, scratch);
         }
     }
 }

@@ -4,7 +4,9 @@
 #include "parallel.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <new>
 #include <span>
 
 namespace llamaserve {
@@ -14,7 +16,6 @@ namespace {
 constexpr int64_t block_rows = 64;
 constexpr int64_t tile = 64;
 constexpr int64_t least_split = 256; // cells that are worth a part of their own
-constexpr int64_t few_queries = 8;   // of a stream: those of more fill blocks by themselves
 
 struct Query {
     int64_t stream, index;
@@ -43,7 +44,7 @@ public:
 
     Plan plan() {
         std::vector<int64_t> begin(static_cast<size_t>(op_.n_streams), 0); // of the cells that are a stream's own
-        const bool few = op_.n_queries <= few_queries;
+        const bool few = op_.n_queries <= attention_few_queries;
         for (const SharedCells& set : op_.shared) {
             if (few && set.streams.size() > 1 && set.n_cells >= tile) {
                 for (const int32_t s : set.streams) {
@@ -151,18 +152,34 @@ public:
         : op_(op), plan_(std::move(plan)), n_group_(op.n_heads / op.n_heads_kv),
           n_rows_(op.n_streams * op.n_queries * op.n_heads) {
         if (plan_.n_parts > 1) {
-            parts_.resize(static_cast<size_t>(plan_.n_parts * n_rows_ * (op.head_v + 2)));
+            static thread_local std::vector<float> numbers; // every layer wants as many
+            numbers.resize(std::max(numbers.size(), static_cast<size_t>(plan_.n_parts * n_rows_ * (op.head_v + 2))));
+            parts_ = numbers.data();
             for (int64_t i = 0; i < plan_.n_parts * n_rows_; ++i) {
-                parts_[static_cast<size_t>(i * (op.head_v + 2))] = -INFINITY;
+                parts_[i * (op.head_v + 2)] = -INFINITY;
             }
         }
     }
 
     void run(int n_threads) {
-        parallel_for(plan_.tasks.size(), n_threads, [this](size_t i) { compute(plan_.tasks[i]); });
-        if (plan_.n_parts > 1) {
-            const auto n_queries = static_cast<size_t>(op_.n_streams * op_.n_queries);
-            parallel_for(n_queries, n_threads, [this](size_t i) { put_together(static_cast<int64_t>(i)); });
+        std::atomic<bool> out_of_memory{false}; // nothing may be thrown on the other threads
+        auto guarded = [&](auto&& body) {
+            return [&](size_t i) {
+                try {
+                    body(i);
+                } catch (const std::bad_alloc&) {
+                    out_of_memory = true;
+                }
+            };
+        };
+        auto compute_task = [this](size_t i) { compute(plan_.tasks[i]); };
+        parallel_for(plan_.tasks.size(), n_threads, guarded(compute_task));
+        if (plan_.n_parts > 1 && !out_of_memory) {
+            auto put_query_together = [this](size_t i) { put_together(static_cast<int64_t>(i)); };
+            parallel_for(static_cast<size_t>(op_.n_streams * op_.n_queries), n_threads, guarded(put_query_together));
+        }
+        if (out_of_memory) {
+            throw std::bad_alloc();
         }
     }
 
@@ -172,7 +189,7 @@ private:
         return (query.stream * op_.n_queries + query.index) * op_.n_heads + head;
     }
     const float* sink(int64_t head) const { return op_.sinks != nullptr ? op_.sinks + head : nullptr; }
-    float* part(int64_t index, int64_t of_row) { return parts_.data() + (index * n_rows_ + of_row) * (op_.head_v + 2); }
+    float* part(int64_t index, int64_t of_row) { return parts_ + (index * n_rows_ + of_row) * (op_.head_v + 2); }
 
     void compute(const Task& task) {
         const auto n_rows = static_cast<size_t>(static_cast<int64_t>(task.n_queries) * n_group_);
@@ -231,7 +248,8 @@ private:
     }
 
     void put_together(int64_t query) {
-        std::vector<Part> parts(static_cast<size_t>(plan_.n_parts));
+        static thread_local std::vector<Part> parts;
+        parts.resize(static_cast<size_t>(plan_.n_parts));
         for (int64_t head = 0; head < op_.n_heads; ++head) {
             const int64_t of_row = query * op_.n_heads + head;
             for (int64_t p = 0; p < plan_.n_parts; ++p) {
@@ -245,7 +263,7 @@ private:
     const AttentionOperands& op_;
     const Plan plan_;
     const int64_t n_group_, n_rows_;
-    std::vector<float> parts_;
+    float* parts_ = nullptr; // [part][row]: the largest score, the sum, the values
 };
 
 } // namespace

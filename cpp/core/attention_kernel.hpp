@@ -40,11 +40,14 @@ struct AttentionOperands {
     std::vector<SharedCells> shared;                    // disjoint sets of streams
 };
 
+// Queries of a stream up to which cells that streams share are read once for all; more fill blocks by themselves.
+inline constexpr int64_t attention_few_queries = 8;
+
 // Whether the kernel was built for this machine's compiler, and can do heads of these sizes.
 bool attention_supports(int64_t head_k, int64_t head_v);
 
 // Computes `op.out` on `n_threads` threads (those of `parallel_for`). Sums are 32-bit. A query that sees no cell gets
-// zeros.
+// zeros; what is in cells that it doesn't see is of no account, even where that is not a number. Throws std::bad_alloc.
 //
 // A block of queries, with all heads that use the same keys, goes over the cells in tiles with a running maximum and
 // sum (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022).

@@ -2,7 +2,7 @@
 
 #include "adapters.hpp"
 #include "attention.hpp"
-#include "attention_backend.hpp"
+#include "backends.hpp"
 #include "error.hpp"
 #include "log.hpp"
 #include "metadata.hpp"
@@ -15,19 +15,6 @@
 #include <mutex>
 
 namespace llamaserve {
-
-namespace {
-
-void backend_init() {
-    static std::once_flag once;
-    std::call_once(once, [] {
-        log_init();
-        ggml_backend_load_all();
-        llama_backend_init();
-    });
-}
-
-} // namespace
 
 // llama.cpp answers these cases with a message about its own parser; a user wants to hear which file and what is wrong
 // with it.
@@ -123,7 +110,7 @@ bool has_ranking_head(const std::string& path) {
 } // namespace
 
 Model::Model(const EngineParams& in) {
-    backend_init();
+    init_backends();
     check_file(in.model);
     check_metadata(in.model, in.override_kv);
     for (const auto& [path, _] : in.lora) {
@@ -140,9 +127,6 @@ Model::Model(const EngineParams& in) {
     params_ = to_common(in);
     if (plain_attention_is_faster(in.model, params_)) {
         params_.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
-    }
-    if (in.cpu_attention == "auto" && on_cpu_alone(params_)) {
-        register_attention_backend();
     }
     if (params_.speculative.has_dft()) {
         check_file(params_.speculative.draft.mparams.path);

@@ -48,7 +48,8 @@ std::vector<ggml_backend_dev_t> devices(const std::string& option, const std::st
     if (value != "none") {
         for (const std::string& name : string_split<std::string>(value, ',')) {
             ggml_backend_dev_t dev = ggml_backend_dev_by_name(name.c_str());
-            if (dev == nullptr || ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU) {
+            const auto type = dev != nullptr ? ggml_backend_dev_type(dev) : GGML_BACKEND_DEVICE_TYPE_CPU;
+            if (type == GGML_BACKEND_DEVICE_TYPE_CPU || type == GGML_BACKEND_DEVICE_TYPE_ACCEL) {
                 refuse(option, name, "the name of a device (--list-devices shows them)");
             }
             out.push_back(dev);

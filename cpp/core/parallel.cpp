@@ -5,9 +5,9 @@
 #else
 #include <atomic>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <thread>
-#include <vector>
 #endif
 
 namespace llamaserve {
@@ -22,20 +22,11 @@ void one_after_the_other(size_t n, const std::function<void(size_t)>& body) {
 
 #ifndef _OPENMP
 
-// Threads that wait for work, where there is no OpenMP to keep them. It works for one caller at a time.
+// Threads that wait for work, where there is no OpenMP to keep them. It works for one caller at a time, and for as long
+// as the process lives: it may be at work when the process ends, and a forked child has none of its threads to wait
+// for.
 class Team {
 public:
-    ~Team() {
-        {
-            std::lock_guard lock(mutex_);
-            ending_ = true;
-        }
-        work_came_.notify_all();
-        for (std::thread& thread : threads_) {
-            thread.join();
-        }
-    }
-
     // Returns false if another caller has the team.
     bool run(size_t n, int n_threads, const std::function<void(size_t)>& body) {
         std::unique_lock mine(callers_, std::try_to_lock);
@@ -44,8 +35,9 @@ public:
         }
         {
             std::lock_guard lock(mutex_);
-            while (threads_.size() + 1 < static_cast<size_t>(n_threads)) {
-                threads_.emplace_back([this, index = threads_.size(), seen = jobs_] { wait_for_work(index, seen); });
+            while (n_threads_ + 1 < static_cast<size_t>(n_threads)) {
+                std::thread([this, index = n_threads_, seen = jobs_] { wait_for_work(index, seen); }).detach();
+                ++n_threads_;
             }
             body_ = &body;
             n_ = n;
@@ -65,10 +57,7 @@ private:
     void wait_for_work(size_t index, uint64_t seen) {
         std::unique_lock lock(mutex_);
         for (;;) {
-            work_came_.wait(lock, [&] { return ending_ || jobs_ != seen; });
-            if (ending_) {
-                return;
-            }
+            work_came_.wait(lock, [&] { return jobs_ != seen; });
             seen = jobs_;
             if (index >= wanted_) {
                 continue;
@@ -90,8 +79,7 @@ private:
 
     std::mutex callers_, mutex_;
     std::condition_variable work_came_, work_done_;
-    std::vector<std::thread> threads_;
-    bool ending_ = false;
+    size_t n_threads_ = 0;
     uint64_t jobs_ = 0;
     size_t wanted_ = 0, working_ = 0;
     // The job.
@@ -117,7 +105,8 @@ void parallel_for(size_t n, int n_threads, const std::function<void(size_t)>& bo
         body(static_cast<size_t>(i));
     }
 #else
-    static Team team;
+    alignas(Team) static std::byte memory[sizeof(Team)];
+    static Team& team = *std::construct_at(reinterpret_cast<Team*>(memory)); // never destroyed
     if (!team.run(n, n_threads, body)) {
         one_after_the_other(n, body);
     }

@@ -153,14 +153,18 @@ int32_t Scheduler::decode_once() {
 }
 
 // Which of those who generate begin with the same prompt. Only cells that nothing moves or writes again count: those of
-// the prompt, before a context shift.
+// the prompt, before a context shift. A sliding window writes again to those that it has left behind.
 std::vector<SharedPrefixes::Group> Scheduler::common_prefixes() const {
     constexpr int32_t worthwhile = 256;
     std::vector<SharedPrefixes::Group> groups;
-    if (model_.info().kv_unified || batch_.front().prompt) {
-        return groups; // one cache for all; or nobody generates
+    if (model_.info().kv_unified || batch_.front().prompt || llama_model_n_swa(model_.model()) > 0) {
+        return groups;
     }
-    std::vector<const Slot*> leaders;
+    struct First {
+        const Slot* slot;
+        int32_t n;
+    };
+    std::vector<First> firsts;
     for (const Slot& slot : slots_) {
         if (slot.state != SlotState::generating || slot.i_batch < 0) {
             continue;
@@ -173,9 +177,10 @@ std::vector<SharedPrefixes::Group> Scheduler::common_prefixes() const {
         bool joined = false;
         for (size_t i = 0; i < groups.size() && !joined; ++i) {
             const auto end = slot.cells.begin() + std::min(n, groups[i].n_tokens);
-            const auto differs = std::mismatch(slot.cells.begin(), end, leaders[i]->cells.begin()).first;
+            const auto differs = std::mismatch(slot.cells.begin(), end, firsts[i].slot->cells.begin()).first;
             const auto common = static_cast<int32_t>(differs - slot.cells.begin());
-            if (common >= std::max(worthwhile, groups[i].n_tokens / 4 * 3)) {
+            // One that has little in common would leave the others with as little.
+            if (common >= std::max(worthwhile, firsts[i].n / 4 * 3)) {
                 groups[i].members.push_back(member);
                 groups[i].n_tokens = common;
                 joined = true;
@@ -183,7 +188,7 @@ std::vector<SharedPrefixes::Group> Scheduler::common_prefixes() const {
         }
         if (!joined) {
             groups.push_back({{member}, n});
-            leaders.push_back(&slot);
+            firsts.push_back({&slot, n});
         }
     }
     return groups;

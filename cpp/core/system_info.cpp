@@ -1,12 +1,11 @@
 #include "system_info.hpp"
 
 #include "attention_backend.hpp"
+#include "backends.hpp"
 #include "build-info.h"
 #include "ggml-backend.h"
 #include "llama.h"
-#include "log.hpp"
 
-#include <mutex>
 #include <string_view>
 
 namespace llamaserve {
@@ -29,11 +28,7 @@ const char* type_name(enum ggml_backend_dev_type type) {
 } // namespace
 
 SystemInfo system_info() {
-    static std::once_flag once;
-    std::call_once(once, [] {
-        log_init();
-        ggml_backend_load_all();
-    });
+    init_backends();
     SystemInfo out;
     out.llama_commit = llama_commit();
     out.llama_build = llama_build_info();
