@@ -17,8 +17,10 @@ thread_local bool active = false;
 thread_local SharedPrefixes* shared_prefixes = nullptr;
 
 constexpr int64_t tile = 64; // cells are compared so many at a time
-// Up to here ggml's kernel is as fast, and an answer to a short prompt is the same as llama-server's, bit by bit.
+// Up to here ggml's kernel is about as fast, and an answer to a short prompt is the same as llama-server's, bit by bit.
 constexpr int64_t few_cells = 256;
+// Small heads of several streams are another matter: ggml's has a cost for each cell that their size hardly changes.
+constexpr int64_t small_head = 32, several_streams = 4;
 
 template <class T>
 T parameter(const ggml_tensor* op, size_t index) {
@@ -68,7 +70,8 @@ bool supports_attention(const ggml_tensor* op) {
     const bool plain_sinks = sinks == nullptr || (sinks->type == GGML_TYPE_F32 && ggml_is_contiguous(sinks));
     const int64_t n_rows = q->ne[1] * (q->ne[2] / k->ne[2]);
     const float max_bias = parameter<float>(op, 1);
-    return k->ne[1] > few_cells && op->type == GGML_TYPE_F32 && q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) &&
+    const bool pays = k->ne[1] > few_cells || (k->ne[0] < small_head && k->ne[3] >= several_streams);
+    return pays && op->type == GGML_TYPE_F32 && q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) &&
            is_readable(k, n_rows) && is_readable(v, n_rows) && plain_mask && plain_sinks && max_bias == 0.0f &&
            attention_supports(k->ne[0], v->ne[0]);
 }

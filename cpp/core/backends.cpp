@@ -19,4 +19,17 @@ void init_backends() {
     });
 }
 
+bool on_cpu_alone(const common_params& params) {
+    if (params.n_gpu_layers == 0) {
+        return true;
+    }
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        const auto type = ggml_backend_dev_type(ggml_backend_dev_get(i));
+        if (type == GGML_BACKEND_DEVICE_TYPE_GPU || type == GGML_BACKEND_DEVICE_TYPE_IGPU) {
+            return false;
+        }
+    }
+    return true;
+}
+
 } // namespace llamaserve

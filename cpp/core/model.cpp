@@ -1,7 +1,6 @@
 #include "model.hpp"
 
 #include "adapters.hpp"
-#include "attention.hpp"
 #include "backends.hpp"
 #include "error.hpp"
 #include "log.hpp"
@@ -125,9 +124,6 @@ Model::Model(const EngineParams& in) {
         n_control = n;
     }
     params_ = to_common(in);
-    if (plain_attention_is_faster(in.model, params_)) {
-        params_.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
-    }
     if (params_.speculative.has_dft()) {
         check_file(params_.speculative.draft.mparams.path);
         check_metadata(params_.speculative.draft.mparams.path, {});

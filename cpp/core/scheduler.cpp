@@ -2,7 +2,7 @@
 // batch.
 #include "scheduler.hpp"
 
-#include "attention.hpp"
+#include "backends.hpp"
 #include "log.hpp"
 #include "parallel.hpp"
 
