@@ -21,7 +21,10 @@ const Failure closed_failure{"closed", "the engine is closed", 0, 0};
 } // namespace
 
 Engine::Engine(const EngineParams& params) : params_(params) {
-    model_ = std::make_unique<Model>(params);
+    // Loading computes a little to warm up, and OpenMP would keep a team of threads for the caller's thread as long as
+    // that lives. With more threads in teams than the machine has cores it has all of them wait in the kernel between
+    // two operations (libgomp), which costs generation a tenth. So the team goes with a thread that ends.
+    model_ = std::async(std::launch::async, [&] { return std::make_unique<Model>(params); }).get();
     chat_ = std::make_unique<ChatTemplates>(*model_);
     for (const common_adapter_lora_info& adapter : model_->params().lora_adapters) {
         lora_scales_.push_back(adapter.scale);
