@@ -1,32 +1,12 @@
-// As many floats as a register of the machine holds, by way of the compiler's vector types.
-#pragma once
+// Vectors of VECTOR_WIDTH floats, by way of the compiler's vector types. To be included once for each width, with
+// another VECTOR_NAMESPACE (inside llamaserve) each time.
 
-#include <cstdint>
-#include <cstring>
+namespace llamaserve::VECTOR_NAMESPACE {
 
-#if defined(__GNUC__)
-#define LLAMASERVE_VECTOR_FLOAT 1
+inline constexpr int vector_width = VECTOR_WIDTH;
 
-#include <ggml.h>
-
-#if defined(__AVX__)
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
-
-namespace llamaserve {
-
-#if defined(__AVX512F__)
-inline constexpr int vector_width = 16;
-#elif defined(__AVX__)
-inline constexpr int vector_width = 8;
-#else
-inline constexpr int vector_width = 4;
-#endif
-
-using Floats = float __attribute__((vector_size(vector_width * sizeof(float))));
-using Ints = int32_t __attribute__((vector_size(vector_width * sizeof(int32_t))));
+using Floats = float __attribute__((vector_size(VECTOR_WIDTH * sizeof(float))));
+using Ints = int32_t __attribute__((vector_size(VECTOR_WIDTH * sizeof(int32_t))));
 using Half = ggml_fp16_t;
 
 inline Floats load(const float* p) {
@@ -40,15 +20,17 @@ inline void store(float* p, Floats x) {
 }
 
 inline Floats load(const Half* p) {
-#if defined(__AVX512F__)
-    return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-#elif defined(__AVX__) && defined(__F16C__)
+#if VECTOR_WIDTH == 16 && defined(__AVX512F__)
+    // The plain form of this intrinsic has GCC warn of its own header.
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return (Floats)_mm512_maskz_cvtph_ps(static_cast<__mmask16>(0xffff), halves);
+#elif VECTOR_WIDTH == 8 && defined(__F16C__)
     return (Floats)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-#elif defined(__aarch64__)
+#elif VECTOR_WIDTH == 4 && defined(__aarch64__)
     return (Floats)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 #else
-    float x[vector_width];
-    ggml_fp16_to_fp32_row(p, x, vector_width);
+    float x[VECTOR_WIDTH];
+    ggml_fp16_to_fp32_row(p, x, VECTOR_WIDTH);
     return load(x);
 #endif
 }
@@ -83,16 +65,17 @@ inline float largest(Floats x) {
 
 // The sums of four vectors.
 inline void sum4(Floats a, Floats b, Floats c, Floats d, float* out) {
-#if defined(__AVX__)
-#if defined(__AVX512F__)
-    auto half = [](Floats x) {
-        const __m512d y = (__m512d)x;
-        return _mm256_add_ps((__m256)_mm512_castpd512_pd256(y), (__m256)_mm512_extractf64x4_pd(y, 1));
-    };
+#if VECTOR_WIDTH >= 8 && defined(__AVX__)
+    auto eight = [](Floats x) {
+#if VECTOR_WIDTH == 16
+        __m256 halves[2];
+        std::memcpy(halves, &x, sizeof x);
+        return _mm256_add_ps(halves[0], halves[1]);
 #else
-    auto half = [](Floats x) { return (__m256)x; };
+        return (__m256)x;
 #endif
-    const __m256 t = _mm256_hadd_ps(_mm256_hadd_ps(half(a), half(b)), _mm256_hadd_ps(half(c), half(d)));
+    };
+    const __m256 t = _mm256_hadd_ps(_mm256_hadd_ps(eight(a), eight(b)), _mm256_hadd_ps(eight(c), eight(d)));
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1)));
 #else
     out[0] = sum(a);
@@ -123,6 +106,4 @@ inline Floats exp_negative(Floats x) {
     return choose(tiny, Floats{}, p * power);
 }
 
-} // namespace llamaserve
-
-#endif
+} // namespace llamaserve::VECTOR_NAMESPACE
