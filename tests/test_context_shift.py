@@ -154,3 +154,24 @@ def test_memory_that_cant_be_shifted() -> None:
         done = engine.complete([2] * 250, n_predict=20, n_cache_reuse=4, **LONG)
         assert (done.finish.stop_type, done.finish.truncated) == ("limit", True)
         assert done.timings.predicted_n == 6
+
+
+@pytest.mark.parametrize("n_cache_reuse", [0, 16])
+def test_quantized_keys_that_cant_be_moved(n_cache_reuse: int) -> None:
+    """llama.cpp would crash: heads of 32 numbers aren't rotated, which its graph for a shift takes for granted."""
+    with Engine(
+        models.tiny(n_embd=256, n_head=8, n_head_kv=2, n_layer=3),
+        ctx_size=512,
+        parallel=1,
+        context_shift=True,
+        cache_type_k="q8_0",
+        flash_attn="on",
+    ) as engine:
+        words = " ".join(f"word {i}" for i in range(40))
+        engine.complete(words, n_predict=4, temperature=0, ignore_eos=True)
+        reused = engine.complete(
+            "x " + words[40:], n_predict=4, n_cache_reuse=n_cache_reuse, temperature=0, ignore_eos=True
+        )
+        assert reused.finish.n_predicted == 4
+        full = engine.complete("a", n_predict=600, temperature=0, ignore_eos=True)
+        assert full.finish.stop_type == "limit"

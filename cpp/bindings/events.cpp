@@ -2,6 +2,7 @@
 
 #include "event.hpp"
 
+#include <atomic>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -116,6 +117,10 @@ void init_events(nb::module_& m) {
             },
             nb::sig("def error(self) -> tuple[str, str, int, int]"));
 
+    // Threads of Python that wait here: if the interpreter ends before they have the GIL back, the process aborts.
+    static std::atomic<int> n_waiting{0};
+    m.def("n_waiting", [] { return n_waiting.load(); });
+
     nb::class_<SinkHandle>(m, "EventSink")
         .def(
             "__init__",
@@ -128,10 +133,12 @@ void init_events(nb::module_& m) {
             "wait",
             [](const SinkHandle& handle, double timeout) {
                 std::vector<Event> events;
+                ++n_waiting;
                 {
                     nb::gil_scoped_release released;
                     events = handle.sink->wait(std::chrono::duration<double>(timeout));
                 }
+                --n_waiting;
                 return event_list(std::move(events));
             },
             nb::arg("timeout"), nb::sig("def wait(self, timeout: float) -> list[Event]"))

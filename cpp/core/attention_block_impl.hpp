@@ -104,19 +104,22 @@ void by_rows(int n_rows, const Body& body) {
     }
 }
 
-// Turns a tile's rows into 32-bit floats, one after the other; those that it lacks become zeros.
+// Turns a row of `head` numbers into 32-bit floats.
+inline void widen_row(const char* row, int head, void (*to_floats)(const void*, float*, int64_t), float* out) {
+    if (to_floats != nullptr) {
+        to_floats(row, out, head);
+        return;
+    }
+    for (int d = 0; d < head; d += vector_width) {
+        store(out + d, load(reinterpret_cast<const Half*>(row) + d));
+    }
+}
+
+// The rows of a tile, one after the other; those that it lacks become zeros.
 APART void widen(const char* rows, size_t stride, int n, int head, void (*to_floats)(const void*, float*, int64_t),
                  float* out) {
     for (int c = 0; c < n; ++c) {
-        const char* row = rows + static_cast<size_t>(c) * stride;
-        float* to = out + static_cast<int64_t>(c) * head;
-        if (to_floats != nullptr) {
-            to_floats(row, to, head);
-            continue;
-        }
-        for (int d = 0; d < head; d += vector_width) {
-            store(to + d, load(reinterpret_cast<const Half*>(row) + d));
-        }
+        widen_row(rows + static_cast<size_t>(c) * stride, head, to_floats, out + static_cast<int64_t>(c) * head);
     }
     for (int64_t i = static_cast<int64_t>(n) * head; i < static_cast<int64_t>(tile) * head; ++i) {
         out[i] = 0.0f;
@@ -166,6 +169,19 @@ APART float weigh(float* s, const float* mask, int n, const AttentionBlock& b, f
     return shrink;
 }
 
+bool all_finite(const float* x, int n) {
+    float sum = 0.0f;
+    for (int i = 0; i < n; ++i) {
+        sum += x[i] - x[i];
+    }
+    return sum == 0.0f;
+}
+
+const float* query_of(const AttentionBlock& b, int query, int group) {
+    const char* q = reinterpret_cast<const char*>(b.q[query]) + static_cast<size_t>(group) * b.q_head;
+    return reinterpret_cast<const float*>(q);
+}
+
 // Where the numbers of a block's work lie.
 struct Scratch {
     const float** q;   // by row that sees something of the tile: its query,
@@ -185,8 +201,7 @@ int find_rows(const AttentionBlock& b, int64_t cell, int n, const Scratch& scrat
         scratch.sight[i] = static_cast<uint8_t>(sight);
         for (int g = 0; g < b.n_group && sight != Sight::none; ++g, ++rows) {
             const int row = i * b.n_group + g;
-            const char* q = reinterpret_cast<const char*>(b.q[i]) + static_cast<size_t>(g) * b.q_head;
-            scratch.q[rows] = reinterpret_cast<const float*>(q);
+            scratch.q[rows] = query_of(b, i, g);
             scratch.scores[rows] = scratch.all_scores + static_cast<size_t>(row) * tile;
             scratch.out[rows] = b.out + static_cast<size_t>(row) * static_cast<size_t>(b.head_v);
         }
@@ -257,8 +272,7 @@ void add_tile(const AttentionBlock& b, int64_t cell, int n, int rows, const Scra
 // numbers, these must not get into its sums by way of a weight of 0.
 void compute_row(const AttentionBlock& b, int query, int group, const Scratch& scratch) {
     const int row = query * b.n_group + group;
-    const char* q_bytes = reinterpret_cast<const char*>(b.q[query]) + static_cast<size_t>(group) * b.q_head;
-    const float* q = reinterpret_cast<const float*>(q_bytes);
+    const float* q = query_of(b, query, group);
     float* out = b.out + static_cast<int64_t>(row) * b.head_v;
     float most = -INFINITY, total = 0.0f;
     for (int d = 0; d < b.head_v; ++d) {
@@ -270,33 +284,31 @@ void compute_row(const AttentionBlock& b, int query, int group, const Scratch& s
             continue;
         }
         float* cell = scratch.wide;
-        widen(b.k + static_cast<size_t>(c) * b.k_row, b.k_row, 1, b.head_k, b.k_to_floats, cell);
+        widen_row(b.k + static_cast<size_t>(c) * b.k_row, b.head_k, b.k_to_floats, cell);
         float s = 0.0f;
         for (int d = 0; d < b.head_k; ++d) {
             s += q[d] * cell[d];
         }
         s = (b.softcap == 0.0f ? s * b.scale : b.softcap * tanhf(s * (b.scale / b.softcap))) + mask;
-        const float now = s <= most ? most : s; // takes on what is not a number
+        if (s != s) { // what it sees is broken, and no other cell can mend that
+            for (int d = 0; d < b.head_v; ++d) {
+                out[d] = s;
+            }
+            b.largest[row] = 0.0f;
+            b.total[row] = s;
+            return;
+        }
+        const float now = s <= most ? most : s;
         const float shrink = now == most ? 1.0f : expf(most - now), weight = expf(s - now);
-        widen(b.v + static_cast<size_t>(c) * b.v_row, b.v_row, 1, b.head_v, b.v_to_floats, cell);
+        widen_row(b.v + static_cast<size_t>(c) * b.v_row, b.head_v, b.v_to_floats, cell);
         for (int d = 0; d < b.head_v; ++d) {
             out[d] = out[d] * shrink + weight * cell[d];
         }
         total = total * shrink + weight;
         most = now;
     }
-    b.largest[row] = most == most ? most : 0.0f;
+    b.largest[row] = most;
     b.total[row] = total;
-}
-
-// Whether any of the row's sums is infinite or not a number.
-bool is_broken(const AttentionBlock& b, int row) {
-    float sums = b.total[row] - b.total[row];
-    for (int d = 0; d < b.head_v; ++d) {
-        const float x = b.out[static_cast<int64_t>(row) * b.head_v + d];
-        sums += x - x;
-    }
-    return sums != 0.0f;
 }
 
 } // namespace
@@ -328,7 +340,12 @@ void compute_attention_block(const AttentionBlock& b) {
         }
     }
     for (int row = 0; row < n_rows; ++row) {
-        if (is_broken(b, row)) {
+        const float* out = b.out + static_cast<int64_t>(row) * b.head_v;
+        if (all_finite(b.total + row, 1) && all_finite(out, b.head_v)) {
+            continue;
+        }
+        // A query that is broken itself stays so; to look at its cells one by one would only hold up the others.
+        if (all_finite(query_of(b, row / b.n_group, row % b.n_group), b.head_k)) {
             compute_row(b, row / b.n_group, row % b.n_group, scratch);
         }
     }

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <mutex>
@@ -104,6 +105,20 @@ bool has_ranking_head(const std::string& path) {
     const gguf_context_ptr gguf = open_metadata(path);
     return !gguf || gguf_find_key(gguf.get(), "split.count") >= 0 || gguf_find_tensor(gguf.get(), "cls.weight") >= 0 ||
            gguf_find_tensor(gguf.get(), "cls.output.weight") >= 0;
+}
+
+// llama.cpp's graph that moves quantized keys takes for granted that they are rotated, and crashes where they are not:
+// heads of other sizes than multiples of 64 aren't, nor is anything with LLAMA_ATTN_ROT_DISABLE.
+bool keys_can_move(const llama_model* model, ggml_type type) {
+    if (!ggml_is_quantized(type)) {
+        return true;
+    }
+    const char* off = std::getenv("LLAMA_ATTN_ROT_DISABLE");
+    const std::string arch = meta_or_empty(model, "general.architecture");
+    const std::string length = meta_or_empty(model, (arch + ".attention.key_length").c_str());
+    const int32_t head =
+        length.empty() ? llama_model_n_embd(model) / llama_model_n_head(model) : std::atoi(length.c_str());
+    return (off == nullptr || std::atoi(off) == 0) && head % 64 == 0;
 }
 
 } // namespace
@@ -237,9 +252,11 @@ void Model::describe(const EngineParams& in) {
 
     can_cut_ = !llama_model_is_recurrent(model_) && !llama_model_is_hybrid(model_);
     llama_memory_t memory = llama_get_memory(context_);
-    can_shift_ = can_cut_ && n_swa_ == 0 && memory != nullptr && llama_memory_can_shift(memory);
+    can_shift_ = can_cut_ && n_swa_ == 0 && memory != nullptr && llama_memory_can_shift(memory) &&
+                 keys_can_move(model_, params_.cache_type_k);
     if (!can_shift_ && (in.context_shift || in.cache_reuse > 0)) {
-        log_write(2, "this model's memory can't be shifted: context_shift and cache_reuse are off");
+        log_write(
+            2, "this model's memory can't be shifted (with these cache types): context_shift and cache_reuse are off");
         params_.ctx_shift = false;
         params_.n_cache_reuse = 0;
     }

@@ -72,8 +72,10 @@ void tensor_overrides(const std::string& option, const std::string& value,
         ggml_backend_buffer_type_t found = nullptr;
         std::string known;
         for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
-            auto* buft = ggml_backend_dev_buffer_type(ggml_backend_dev_get(i));
-            if (buft != nullptr) {
+            ggml_backend_dev_t dev = ggml_backend_dev_get(i);
+            auto* buft = ggml_backend_dev_buffer_type(dev);
+            // Accelerators use the CPU's.
+            if (buft != nullptr && ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_ACCEL) {
                 known += (known.empty() ? "" : ", ") + std::string(ggml_backend_buft_name(buft));
                 if (type == ggml_backend_buft_name(buft)) {
                     found = buft;

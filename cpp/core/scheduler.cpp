@@ -113,7 +113,7 @@ bool Scheduler::step(Outbox& outbox) {
         const int64_t t0 = ggml_time_us();
         add_prompt_tokens();
         compute(outbox, t0);
-        shift_contexts(outbox);
+        shift_contexts(outbox); // of a prompt that has just ended, with a full context
     }
     batch_.clear();
     const int64_t t0 = ggml_time_us();

@@ -7,6 +7,7 @@ import atexit
 import ctypes
 import os
 import threading
+import time
 import weakref
 from types import TracebackType
 
@@ -101,6 +102,10 @@ def _close_all() -> None:
     """Threads that wait for an engine must find their way out before the interpreter goes."""
     for model in list(_open):
         model.close()
+    # Closing wakes them; then they must get the GIL, which takes a while on a busy machine.
+    deadline = time.monotonic() + 5.0
+    while _core.n_waiting() > 0 and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 def _forget_all() -> None:
