@@ -37,7 +37,7 @@ def text(seed: int, n: int) -> str:
 
 
 def wide_heads() -> Path:
-    """Random weights; heads of 32 numbers, the fewest with which flash attention is not left off."""
+    """Random weights; heads of 32 numbers: smaller ones have a rule of their own."""
     return models.tiny(n_embd=256, n_head=8, n_head_kv=2, n_layer=3)
 
 

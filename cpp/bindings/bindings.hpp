@@ -8,7 +8,6 @@
 namespace nb = nanobind;
 
 void init_attention(nb::module_& m);
-void init_attention(nb::module_& m);
 void init_chat(nb::module_& m);
 void init_embedding(nb::module_& m);
 void init_engine(nb::module_& m);

@@ -16,7 +16,6 @@ namespace {
 thread_local bool active = false;
 thread_local SharedPrefixes* shared_prefixes = nullptr;
 
-constexpr int64_t tile = 64; // cells are compared so many at a time
 // Up to here ggml's kernel is about as fast, and an answer to a short prompt is the same as llama-server's, bit by bit.
 constexpr int64_t few_cells = 256;
 // Small heads of several streams are another matter: ggml's has a cost for each cell that their size hardly changes.
@@ -297,7 +296,7 @@ std::vector<SharedCells> SharedPrefixes::find(const void* layer_name, int64_t fi
     auto equal = [&](const AttentionOperands::Tensor& t, int32_t one, int32_t other, int64_t first_cell) {
         const char* a = t.data + (one - first_stream) * static_cast<int64_t>(t.stream);
         const char* b = t.data + (other - first_stream) * static_cast<int64_t>(t.stream);
-        for (int64_t c = first_cell; c < first_cell + tile; ++c) {
+        for (int64_t c = first_cell; c < first_cell + attention_tile; ++c) {
             for (int64_t h = 0; h < op.n_heads_kv; ++h) {
                 const size_t at = static_cast<size_t>(c) * t.row + static_cast<size_t>(h) * t.head;
                 if (std::memcmp(a + at, b + at, t.size) != 0) {
@@ -310,7 +309,7 @@ std::vector<SharedCells> SharedPrefixes::find(const void* layer_name, int64_t fi
     Layer& layer = layers_[layer_name];
     std::vector<SharedCells> out;
     for (const Group& group : groups_) {
-        const int64_t wanted = std::min<int64_t>(group.n_tokens, op.n_cells) / tile * tile;
+        const int64_t wanted = std::min<int64_t>(group.n_tokens, op.n_cells) / attention_tile * attention_tile;
         if (wanted == 0 || group.members.size() < 2) {
             continue;
         }
@@ -323,7 +322,7 @@ std::vector<SharedCells> SharedPrefixes::find(const void* layer_name, int64_t fi
             if (record.version != member.version || record.of_class != of_class) {
                 record = {member.version, of_class, 0, false};
             }
-            for (; !record.differs && record.n_same < wanted; record.n_same += record.differs ? 0 : tile) {
+            for (; !record.differs && record.n_same < wanted; record.n_same += record.differs ? 0 : attention_tile) {
                 record.differs = !equal(op.k, model.stream, member.stream, record.n_same) ||
                                  !equal(op.v, model.stream, member.stream, record.n_same);
             }
@@ -331,7 +330,7 @@ std::vector<SharedCells> SharedPrefixes::find(const void* layer_name, int64_t fi
             // One that begins alike for less would leave the others with as little.
             if (index >= 0 && index < op.n_streams && record.n_same >= wanted / 4 * 3) {
                 set.streams.push_back(static_cast<int32_t>(index));
-                set.n_cells = std::min(set.n_cells, record.n_same / tile * tile);
+                set.n_cells = std::min(set.n_cells, record.n_same);
             }
         }
         if (set.streams.size() > 1) {
@@ -342,12 +341,6 @@ std::vector<SharedCells> SharedPrefixes::find(const void* layer_name, int64_t fi
 }
 
 void register_attention_backend() {
-    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
-        const auto type = ggml_backend_dev_type(ggml_backend_dev_get(i));
-        if (type == GGML_BACKEND_DEVICE_TYPE_GPU || type == GGML_BACKEND_DEVICE_TYPE_IGPU) {
-            return; // llama.cpp gives the CPU's part of the work buffers of the GPU, which this backend can't take
-        }
-    }
     ggml_backend_register(the_registry());
 }
 

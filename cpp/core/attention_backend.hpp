@@ -54,7 +54,7 @@ private:
 
 inline constexpr const char* attention_backend_name = "llamaserve-attention";
 
-// Tells ggml of the backend, unless it knows of a GPU; contexts made later have it. To be called once, before anything
+// Tells ggml of the backend; contexts made later have it. To be called once, before anything
 // else looks at ggml's list of devices.
 void register_attention_backend();
 

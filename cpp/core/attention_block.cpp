@@ -11,23 +11,12 @@
 #include <arm_neon.h>
 #endif
 
-namespace llamaserve {
-
-namespace {
-
-constexpr int tile = 64;            // cells
-constexpr uint16_t hidden = 0xfc00; // -inf
-
-} // namespace
-
-} // namespace llamaserve
-
 // Which vectors this is built for. Heads whose size isn't a multiple of the widest take the next.
-#if defined(__GNUC__) && defined(__AVX512F__) && defined(__F16C__) && defined(__FMA__)
+#if defined(__GNUC__) && defined(__AVX2__) && defined(__F16C__) && defined(__FMA__)
+#define NARROW_VECTORS 8
+#ifdef __AVX512F__
 #define WIDE_VECTORS 16
-#define NARROW_VECTORS 8
-#elif defined(__GNUC__) && defined(__AVX2__) && defined(__F16C__) && defined(__FMA__)
-#define NARROW_VECTORS 8
+#endif
 #elif defined(__GNUC__) && defined(__aarch64__)
 #define NARROW_VECTORS 4
 #endif
@@ -97,7 +86,7 @@ void compute_attention_block(const AttentionBlock&) {}
 size_t attention_scratch(int64_t n_rows, int64_t head_k, int64_t head_v) {
     const auto pointers = static_cast<int64_t>(3 * sizeof(void*) / sizeof(float));
     const int64_t widest = head_k > head_v ? head_k : head_v;
-    return static_cast<size_t>(pointers * n_rows + tile * (n_rows + widest + 1) + n_rows);
+    return static_cast<size_t>(pointers * n_rows + attention_tile * (n_rows + widest + 1) + n_rows);
 }
 
 } // namespace llamaserve

@@ -7,6 +7,11 @@
 
 namespace llamaserve {
 
+inline constexpr int attention_tile = 64; // cells that are computed at a time
+
+// Turns `n` numbers of some type into 32-bit floats.
+using ToFloats = void (*)(const void* from, float* to, int64_t n);
+
 // Queries that read the same keys and values: `n_queries` times the `n_group` heads that share them. A row is one head
 // of one query; query i has the rows from i * n_group on.
 struct AttentionBlock {
@@ -16,8 +21,8 @@ struct AttentionBlock {
     int32_t n_queries = 0, n_group = 0;
     const char* k = nullptr; // the first cell's key
     const char* v = nullptr;
-    void (*k_to_floats)(const void*, float*, int64_t) = nullptr; // null: 16-bit floats
-    void (*v_to_floats)(const void*, float*, int64_t) = nullptr;
+    ToFloats k_to_floats = nullptr; // null: 16-bit floats
+    ToFloats v_to_floats = nullptr;
     size_t k_row = 0, v_row = 0; // bytes to the next cell
     int64_t first = 0, last = 0; // cells
     int32_t head_k = 0, head_v = 0;

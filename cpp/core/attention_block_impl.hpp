@@ -5,9 +5,10 @@ namespace llamaserve::VECTOR_NAMESPACE {
 
 namespace {
 
-constexpr int tile = 64;        // cells
-constexpr int rows_at_once = 3; // with four vectors each, as many sums as half of AVX2's registers and more hold
-constexpr int few_rows = 6;     // up to here, turning a tile's numbers into 32-bit floats first doesn't pay
+constexpr int tile = attention_tile;
+constexpr uint16_t hidden = 0xfc00; // -inf
+constexpr int rows_at_once = 3;     // with four vectors each: twelve sums, of AVX2's sixteen registers
+constexpr int few_rows = 6;         // up to here, turning a tile's numbers into 32-bit floats first doesn't pay
 
 enum class Sight { none, some, all };
 
@@ -105,7 +106,7 @@ void by_rows(int n_rows, const Body& body) {
 }
 
 // Turns a row of `head` numbers into 32-bit floats.
-inline void widen_row(const char* row, int head, void (*to_floats)(const void*, float*, int64_t), float* out) {
+inline void widen_row(const char* row, int head, ToFloats to_floats, float* out) {
     if (to_floats != nullptr) {
         to_floats(row, out, head);
         return;
@@ -116,8 +117,7 @@ inline void widen_row(const char* row, int head, void (*to_floats)(const void*, 
 }
 
 // The rows of a tile, one after the other; those that it lacks become zeros.
-APART void widen(const char* rows, size_t stride, int n, int head, void (*to_floats)(const void*, float*, int64_t),
-                 float* out) {
+APART void widen(const char* rows, size_t stride, int n, int head, ToFloats to_floats, float* out) {
     for (int c = 0; c < n; ++c) {
         widen_row(rows + static_cast<size_t>(c) * stride, head, to_floats, out + static_cast<int64_t>(c) * head);
     }

@@ -1,6 +1,5 @@
 #include "attention_kernel.hpp"
 
-#include "attention_block.hpp"
 #include "parallel.hpp"
 
 #include <algorithm>
@@ -14,7 +13,7 @@ namespace llamaserve {
 namespace {
 
 constexpr int64_t block_rows = 64;
-constexpr int64_t tile = 64;
+constexpr int64_t tile = attention_tile;
 constexpr int64_t least_split = 256; // cells that are worth a part of their own
 
 struct Query {

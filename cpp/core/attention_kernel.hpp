@@ -1,6 +1,8 @@
 // Attention on a CPU: softmax(scale * Q K^T + mask) V, computed a tile of cells at a time.
 #pragma once
 
+#include "attention_block.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -12,9 +14,6 @@ struct SharedCells {
     std::vector<int32_t> streams;
     int64_t n_cells = 0;
 };
-
-// Turns `n` numbers of some type into 32-bit floats.
-using ToFloats = void (*)(const void* from, float* to, int64_t n);
 
 // The operands: pointers, sizes, and the bytes from one element to the next along each dimension. Numbers of a query, a
 // key or a value lie side by side.
